@@ -1,0 +1,37 @@
+/* driver.h - who gives the engine time and its turns.
+ *
+ * The engine is a step function and never reads a clock, starts a thread or sleeps by itself. Two drivers exist: threads in
+ * real time (driver_threads.c, the default) and the deterministic one (driver_fibers.c): all PEs of a process are fibers of one
+ * thread in virtual time, so that a seed reproduces a run exactly. */
+#ifndef UF_ENGINE_DRIVER_H
+#define UF_ENGINE_DRIVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct uf_driver {
+    void *arg;
+    /* Nanoseconds of some monotonic clock. */
+    uint64_t (*now)(void *arg);
+    /* Called by a blocking call between two looks. `round` counts the looks that found nothing, from 0: a real-time driver
+     * pauses, then yields; the deterministic one switches to another fiber and advances time when all wait. */
+    void (*relax)(void *arg, uint32_t round);
+    /* True: the engine may start a progress thread. False: progress happens in the callers' turns only. */
+    bool threads;
+} uf_driver;
+
+/* The default driver: CLOCK_MONOTONIC; pause, then sched_yield. */
+extern const uf_driver uf_driver_threads;
+
+/* The deterministic driver. */
+typedef struct uf_fibers uf_fibers;
+/* `step_ns`: virtual time that passes when every fiber has had a turn without finishing. */
+int uf_fibers_create(uint64_t seed, uint64_t step_ns, uf_fibers **fibers);
+void uf_fibers_destroy(uf_fibers *fibers);
+const uf_driver *uf_fibers_driver(uf_fibers *fibers);
+/* Adds a fiber that will run main(arg). Before uf_fibers_run only. */
+int uf_fibers_add(uf_fibers *fibers, void (*main)(void *arg), void *arg);
+/* Runs until every fiber has returned: UF_OK; UF_ETIMEDOUT if virtual time passed `limit_ns`. The order of turns follows the seed. */
+int uf_fibers_run(uf_fibers *fibers, uint64_t limit_ns);
+
+#endif

@@ -1,0 +1,67 @@
+/* engine.h - joins the ordering protocol to a fabric: one endpoint (all rails) of one PE, and whoever drives it.
+ *
+ * step(now) moves everything that can move: polls the fabric, feeds src/order, posts what became possible. Callers that post
+ * or wait take the endpoint's lock and do it inline; a progress thread (thread.c) does it when nobody else does. All functions
+ * are thread-safe unless said otherwise; none blocks for the network, except where a deadline is given. */
+#ifndef UF_ENGINE_ENGINE_H
+#define UF_ENGINE_ENGINE_H
+
+#include "engine/driver.h"
+#include "fabric/fabric.h"
+#include "order/order.h"
+
+typedef struct uf_engine uf_engine;
+
+/* What the world gives: how a peer's signal reaches memory, and whether the world still lives. Called with the endpoint's lock
+ * held; must not call the engine. */
+typedef struct uf_engine_host {
+    void *arg;
+    int (*apply)(void *arg, const uf_order_signal *signal, uint64_t *old);
+    void (*done)(void *arg, uint64_t user, int status, uint64_t value);
+    /* A flow failed; the world becomes unsound. The sentence is in uf_error_message. */
+    void (*failed)(void *arg, uint32_t peer, int status);
+    /* Called by the progress thread about every millisecond, without the lock: bootstrap messages, deaths. */
+    void (*tick)(void *arg, uint64_t now);
+} uf_engine_host;
+
+typedef struct uf_engine_params {
+    const uf_settings *settings;
+    int pe, n_pes;
+    uf_fabric *fabric; /* open, not yet connected; NULL: no network, the engine only runs tick. Stays the caller's */
+    const uf_driver *driver;
+    uf_engine_host host;
+    uint32_t local_pes; /* PEs that share this host: decides how long a wait spins */
+} uf_engine_params;
+
+int uf_engine_create(const uf_engine_params *params, uf_engine **engine);
+/* Starts the progress thread if driver and settings say so. After the fabric is connected. */
+int uf_engine_start(uf_engine *engine);
+/* Stops the thread. The caller has made everything quiet or given up on it. */
+void uf_engine_destroy(uf_engine *engine);
+
+int uf_engine_lane_open(uf_engine *engine, uf_order_ctx *ctx, uint32_t peer, uf_order_lane **lane);
+int uf_engine_lane_close(uf_engine *engine, uf_order_lane *lane);
+/* Starts one operation. When queues are full it makes progress and tries again until `deadline` (engine time; 0: UF_EAGAIN at once). */
+int uf_engine_submit(uf_engine *engine, uf_order_lane *lane, const uf_order_op *op, uint64_t deadline);
+/* The same for many, one doorbell; *done of them were accepted. */
+int uf_engine_submit_many(uf_engine *engine, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t deadline,
+                          uint32_t *done);
+void uf_engine_mark(uf_engine *engine, uf_order_lane *lane, bool remote, uf_order_mark *mark);
+int uf_engine_mark_test(uf_engine *engine, uf_order_lane *lane, const uf_order_mark *mark);
+/* One step if nobody else is at it: the number of events moved, 0 if none or somebody else has the lock, or the error that
+ * ended the fabric. This is what every wait loop calls between looks. */
+int uf_engine_poll(uf_engine *engine);
+/* Ends the flow to a dead peer. */
+void uf_engine_fail_peer(uf_engine *engine, uint32_t peer, int status);
+/* Registrations go through the engine, since the fabric is used by one thread at a time. */
+int uf_engine_mr_register(uf_engine *engine, void *ptr, size_t bytes, bool remote, uf_mr **mr);
+void uf_engine_mr_close(uf_engine *engine, uf_mr *mr);
+void uf_engine_counters(uf_engine *engine, uf_order_counters *counters, uint64_t *eagain);
+size_t uf_engine_describe(uf_engine *engine, uint32_t peer, char *text, size_t bytes);
+
+static inline uint64_t uf_engine_driver_now(const uf_driver *driver)
+{
+    return driver->now(driver->arg);
+}
+
+#endif
