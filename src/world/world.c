@@ -39,6 +39,7 @@ static void tick(void *arg, uint64_t now)
     (void)now;
     uf_world *w = arg;
     int pe = -1;
+    uf_memory_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
