@@ -141,7 +141,7 @@ static int find_place(uf_world *w, const uf_world_options *o, uf_bootstrap_place
 /* What each PE tells first: everything that must agree, and where it is. */
 typedef struct hello {
     char version[16];
-    char fabric[64];
+    char fabric[256];
     int64_t heap_size, heap_max, signals, node_size, strict, window;
     uf_local_identity identity;
 } hello;
