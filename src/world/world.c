@@ -39,6 +39,7 @@ static void tick(void *arg, uint64_t now)
     (void)now;
     uf_world *w = arg;
     int pe = -1;
+    uf_memory_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
@@ -140,7 +141,7 @@ static int find_place(uf_world *w, const uf_world_options *o, uf_bootstrap_place
 /* What each PE tells first: everything that must agree, and where it is. */
 typedef struct hello {
     char version[16];
-    char fabric[64];
+    char fabric[256];
     int64_t heap_size, heap_max, signals, node_size, strict, window;
     uf_local_identity identity;
 } hello;

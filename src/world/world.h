@@ -161,7 +161,8 @@ int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc,
 void uf_memory_source_done(uf_world *w, void *registration);
 void uf_memory_counters(uf_world *w, uint64_t *registrations, uint64_t *hits);
 
-int uf_memory_create_registry(uf_world *w);
+/* Closes registrations that nobody holds. Not from inside the engine. */
+void uf_memory_tick(uf_world *w);
 
 /* ---------------------------------------------------------------- operations */
 
