@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "world/heap.h"
 #include "world/registration.h"
+#include "world/team.h"
 #include "world/world.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -500,7 +501,10 @@ int uf_memory_create(uf_world *w)
 {
     size_t max = (size_t)w->settings.number[UF_SET_HEAP_MAX];
     w->segment_bytes = round_up((size_t)w->settings.number[UF_SET_HEAP_SIZE], UF_HEAP_LARGE);
-    w->n_signals = (size_t)w->settings.number[UF_SET_SIGNALS];
+    w->n_signals = (size_t)w->settings.number[UF_SET_SIGNALS] + uf_teams_words(w->n_pes);
+    if (w->n_signals > (size_t)1 << 20)
+        return uf_fail(UF_EINVAL, "PE %d: UNFENCE_SIGNALS=%lld and the teams of %d PEs need %zu signal words; an index has 20 bits", w->pe,
+                       (long long)w->settings.number[UF_SET_SIGNALS], w->n_pes, w->n_signals);
     size_t signal_bytes = round_up(w->n_signals * 8, UF_HEAP_LARGE);
     if (max < w->segment_bytes || max < signal_bytes)
         return uf_fail(UF_EINVAL, "UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu", max,
