@@ -93,6 +93,11 @@ void uf_group_destroy(uf_group *group)
         group_release(group);
 }
 
+int uf_group_n_pes(const struct uf_group *group)
+{
+    return group->n_pes;
+}
+
 /* With the lock held: the session that PE `pe` joins, made if need be. */
 static session *session_join(uf_group *group, int pe)
 {
