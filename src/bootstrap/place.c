@@ -47,7 +47,7 @@ static int number(const char *const *environment, const char *name, const char *
 static int rank_and_count(const char *const *environment, const char *rank_name, const char *count_name,
                           uf_bootstrap_place *place)
 {
-    long rank, count;
+    long rank = 0, count = 0;
     int rc = number(environment, rank_name, count_name, 0, MAX_PES - 1, &rank);
     if (!rc)
         rc = number(environment, count_name, rank_name, 1, MAX_PES, &count);

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "world/team.h"
 
-
 static int check(uf_team *t, const char *call, const void *dst, const void *src, size_t dst_bytes, size_t src_bytes)
 {
     int rc = uf_team_check(t, call);
@@ -17,15 +16,16 @@ static int check(uf_team *t, const char *call, const void *dst, const void *src,
     if (src_bytes && !src)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
     if (dst_bytes && !uf_memory_find(w, dst, dst_bytes))
-        return uf_fail(UF_ERANGE, "%s on PE %d: argument dst: %p with %zu bytes is not symmetric memory of this world, or runs over its end", call,
-                       w->pe, dst, dst_bytes);
+        return uf_fail(UF_ERANGE,
+                       "%s on PE %d: argument dst: %p with %zu bytes is not symmetric memory of this world, or runs over its end",
+                       call, w->pe, dst, dst_bytes);
     return UF_OK;
 }
 
 static int too_large(const uf_team *t, const char *call, size_t bytes)
 {
-    return bytes > SIZE_MAX / (size_t)t->n ? uf_fail(UF_EINVAL, "%s on PE %d: argument bytes is %zu: %d times that is no size", call,
-                                                      t->world->pe, bytes, t->n)
+    return bytes > SIZE_MAX / (size_t)t->n ? uf_fail(UF_EINVAL, "%s on PE %d: argument bytes is %zu: %d times that is no size",
+                                                     call, t->world->pe, bytes, t->n)
                                            : UF_OK;
 }
 
@@ -51,7 +51,8 @@ int uf_broadcast(uf_team *t, void *dst, const void *src, size_t bytes, int root)
     if (rc)
         return rc;
     if (root < 0 || root >= t->n)
-        return uf_fail(UF_ERANGE, "uf_broadcast on PE %d: argument root is %d; the team has PEs 0 to %d", t->world->pe, root, t->n - 1);
+        return uf_fail(UF_ERANGE, "uf_broadcast on PE %d: argument root is %d; the team has PEs 0 to %d", t->world->pe, root,
+                       t->n - 1);
     rc = check(t, "uf_broadcast", dst, src, bytes, t->me == root ? bytes : 0);
     if (!rc)
         rc = uf_sync(t);
@@ -80,8 +81,8 @@ int uf_broadcast(uf_team *t, void *dst, const void *src, size_t bytes, int root)
 int uf_allgather(uf_team *t, void *dst, const void *src, size_t bytes)
 {
     int rc = uf_team_check(t, "uf_allgather");
-    if (rc || (rc = too_large(t, "uf_allgather", bytes)) || (rc = check(t, "uf_allgather", dst, src, bytes * (size_t)t->n, bytes)) ||
-        (rc = uf_sync(t)) || bytes == 0)
+    if (rc || (rc = too_large(t, "uf_allgather", bytes)) ||
+        (rc = check(t, "uf_allgather", dst, src, bytes * (size_t)t->n, bytes)) || (rc = uf_sync(t)) || bytes == 0)
         return rc;
     unsigned char *own = (unsigned char *)dst + bytes * (size_t)t->me;
     copy_own(own, src, bytes);
@@ -99,7 +100,8 @@ int uf_alltoall(uf_team *t, void *dst, const void *src, size_t bytes)
         (rc = check(t, "uf_alltoall", dst, src, bytes * (size_t)t->n, bytes * (size_t)t->n)))
         return rc;
     if (bytes && dst == src)
-        return uf_fail(UF_EINVAL, "uf_alltoall on PE %d: arguments dst and src are the same; it cannot work in place", t->world->pe);
+        return uf_fail(UF_EINVAL, "uf_alltoall on PE %d: arguments dst and src are the same; it cannot work in place",
+                       t->world->pe);
     rc = uf_sync(t);
     if (rc || bytes == 0)
         return rc;
@@ -117,40 +119,38 @@ int uf_alltoall(uf_team *t, void *dst, const void *src, size_t bytes)
 
 /* ---------------------------------------------------------------- reduce */
 
-#define COMBINE_ORDERED(name, type, unsigned_type)                                                                                 \
-    static int combine_##name(void *into, const void *with, size_t n, uf_reduce_op op)                                             \
-    {                                                                                                                              \
-        type *a = into;                                                                                                            \
-        const type *b = with;                                                                                                      \
-        for (size_t i = 0; i < n; i++)                                                                                             \
-            switch (op) {                                                                                                          \
-            case UF_SUM:                                                                                                           \
-                a[i] = (type)((unsigned_type)a[i] + (unsigned_type)b[i]);                                                          \
-                break;                                                                                                             \
-            case UF_PROD:                                                                                                          \
-                a[i] = (type)((unsigned_type)a[i] * (unsigned_type)b[i]);                                                          \
-                break;                                                                                                             \
-            case UF_MIN:                                                                                                           \
-                a[i] = b[i] < a[i] ? b[i] : a[i];                                                                                  \
-                break;                                                                                                             \
-            case UF_MAX:                                                                                                           \
-                a[i] = b[i] > a[i] ? b[i] : a[i];                                                                                  \
-                break;                                                                                                             \
-                BITS                                                                                                               \
-            default:                                                                                                               \
-                return UF_EINVAL;                                                                                                  \
-            }                                                                                                                      \
-        return UF_OK;                                                                                                              \
+#define COMBINE_ORDERED(name, type, unsigned_type)                                                                               \
+    static int combine_##name(void *into, const void *with, size_t n, uf_reduce_op op)                                           \
+    {                                                                                                                            \
+        type *a = into;                                                                                                          \
+        const type *b = with;                                                                                                    \
+        for (size_t i = 0; i < n; i++)                                                                                           \
+            switch (op) {                                                                                                        \
+            case UF_SUM:                                                                                                         \
+                a[i] = (type)((unsigned_type)a[i] + (unsigned_type)b[i]);                                                        \
+                break;                                                                                                           \
+            case UF_PROD:                                                                                                        \
+                a[i] = (type)((unsigned_type)a[i] * (unsigned_type)b[i]);                                                        \
+                break;                                                                                                           \
+            case UF_MIN:                                                                                                         \
+                a[i] = b[i] < a[i] ? b[i] : a[i];                                                                                \
+                break;                                                                                                           \
+            case UF_MAX:                                                                                                         \
+                a[i] = b[i] > a[i] ? b[i] : a[i];                                                                                \
+                break;                                                                                                           \
+                BITS default : return UF_EINVAL;                                                                                 \
+            }                                                                                                                    \
+        return UF_OK;                                                                                                            \
     }
-#define BITS                                                                                                                       \
-    case UF_AND:                                                                                                                   \
-        a[i] &= b[i];                                                                                                              \
-        break;                                                                                                                     \
-    case UF_OR:                                                                                                                    \
-        a[i] |= b[i];                                                                                                              \
-        break;                                                                                                                     \
-    case UF_XOR:                                                                                                                   \
-        a[i] ^= b[i];                                                                                                              \
+#define BITS                                                                                                                     \
+    case UF_AND:                                                                                                                 \
+        a[i] &= b[i];                                                                                                            \
+        break;                                                                                                                   \
+    case UF_OR:                                                                                                                  \
+        a[i] |= b[i];                                                                                                            \
+        break;                                                                                                                   \
+    case UF_XOR:                                                                                                                 \
+        a[i] ^= b[i];                                                                                                            \
         break;
 COMBINE_ORDERED(int32, int32_t, uint32_t)
 COMBINE_ORDERED(int64, int64_t, uint64_t)

@@ -36,8 +36,10 @@ static int sync_team(uf_team *t, const char *call)
         if (!rc)
             rc = uf_wait_from(t->world, &t->sync_words[round], UF_GE, step, from, t->world->timeout_ns);
         if (rc == UF_ETIMEDOUT)
-            return uf_fail(rc, "PE %d: %s of a team of %d PEs: PE %d, or one that it waits for, has not come within %llu ms (UNFENCE_TIMEOUT)",
-                           t->world->pe, call, t->n, from, (unsigned long long)(t->world->timeout_ns / 1000000));
+            return uf_fail(
+                rc,
+                "PE %d: %s of a team of %d PEs: PE %d, or one that it waits for, has not come within %llu ms (UNFENCE_TIMEOUT)",
+                t->world->pe, call, t->n, from, (unsigned long long)(t->world->timeout_ns / 1000000));
         if (rc)
             return rc;
     }
@@ -91,9 +93,11 @@ int uf_team_receive(uf_team *t, const char *call, int from)
     t->expected[from]++;
     int rc = uf_wait_from(t->world, &t->arrivals[from], UF_GE, t->expected[from], t->pes[from], t->world->timeout_ns);
     if (rc == UF_ETIMEDOUT)
-        return uf_fail(rc, "PE %d: %s of a team of %d PEs: PE %d is late: %llu of %llu parts have come from it within %llu ms (UNFENCE_TIMEOUT)",
-                       t->world->pe, call, t->n, t->pes[from], (unsigned long long)uf_signal_fetch(&t->arrivals[from]),
-                       (unsigned long long)t->expected[from], (unsigned long long)(t->world->timeout_ns / 1000000));
+        return uf_fail(
+            rc,
+            "PE %d: %s of a team of %d PEs: PE %d is late: %llu of %llu parts have come from it within %llu ms (UNFENCE_TIMEOUT)",
+            t->world->pe, call, t->n, t->pes[from], (unsigned long long)uf_signal_fetch(&t->arrivals[from]),
+            (unsigned long long)t->expected[from], (unsigned long long)(t->world->timeout_ns / 1000000));
     return rc;
 }
 
@@ -192,8 +196,8 @@ static int check_list(uf_team *parent, const int *pes, int n)
     int rc = UF_OK;
     for (int i = 0; i < n && !rc; i++) {
         if (pes[i] < 0 || pes[i] >= parent->n)
-            rc = uf_fail(UF_ERANGE, "uf_team_create on PE %d: argument pes[%d] is %d; the parent has PEs 0 to %d", parent->world->pe, i, pes[i],
-                         parent->n - 1);
+            rc = uf_fail(UF_ERANGE, "uf_team_create on PE %d: argument pes[%d] is %d; the parent has PEs 0 to %d",
+                         parent->world->pe, i, pes[i], parent->n - 1);
         else if (seen[pes[i]]++)
             rc = uf_fail(UF_EINVAL, "uf_team_create on PE %d: argument pes names PE %d twice", parent->world->pe, pes[i]);
     }
@@ -229,7 +233,8 @@ static int agree(uf_team *parent, const int *pes, int n, int rc, int *id)
     if (rc)
         return uf_error_set(rc, why);
     if (!failed && !free_ids)
-        failed = uf_fail(UF_ENOMEM, "PE %d: uf_team_create: no team number is free on all PEs of the parent; at most %d teams exist at once",
+        failed = uf_fail(UF_ENOMEM,
+                         "PE %d: uf_team_create: no team number is free on all PEs of the parent; at most %d teams exist at once",
                          w->pe, UF_MAX_TEAMS);
     if (!failed)
         *id = __builtin_ctzll(free_ids);
