@@ -50,14 +50,14 @@ typedef struct uf_peer {
     const char *reason;  /* why mapped or not */
 } uf_peer;
 
-/* A wait for a get or a fetched value; `user` of an operation. From the world's pool, or on the stack of a blocking call. */
+/* A wait for a get or a fetched value; `user` of an operation. From the world's pool. */
 typedef struct uf_request {
-    _Atomic int state;     /* 0 in flight, 1 done */
+    _Atomic int state;     /* see request.c */
     int status;
     uint64_t value;
     uint64_t *old;         /* where a fetched value goes, or NULL */
     void *registration;    /* of an outside buffer, given back when done, or NULL */
-    bool pooled;           /* goes back to the pool when done */
+    bool detached;         /* nobody waits: goes back to the pool when done */
     struct uf_request *next;
 } uf_request;
 
@@ -85,6 +85,7 @@ struct uf_world {
 
     pthread_mutex_t setup;
     uf_heap *heap;
+    uf_heap *signal_heap;     /* of the arena of signal words */
     uf_local_range range;     /* our heap's address space */
     _Atomic size_t heap_used; /* bytes of it that exist */
     size_t segment_bytes;     /* least growth */
@@ -96,6 +97,7 @@ struct uf_world {
 
     uf_ctx *contexts;
     uf_ctx *default_ctx;
+    uf_ctx *abandoned;        /* destroyed while their lanes could not be closed: freed with the world */
     uf_counters retired;      /* of destroyed contexts */
     uf_teams *teams;
 
@@ -151,8 +153,16 @@ static inline bool uf_memory_in_heap(const uf_world *w, const void *ptr, size_t 
     size_t used = atomic_load_explicit(&w->heap_used, memory_order_acquire);
     return offset < used && bytes <= used - offset;
 }
-/* uf_malloc without taking `setup`; for the world's own tables. */
-int uf_memory_alloc(uf_world *w, size_t bytes, size_t align, void **ptr);
+/* uf_malloc without taking `setup`; for the world's own tables. `what` names the caller in errors. Collective. */
+int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, void **ptr);
+/* A local buffer as the fabric wants to see it: its descriptor, and what must be given back when the operation is done (NULL if
+ * nothing). Memory inside a region needs nothing; other memory is registered through the cache. */
+int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc, void **registration);
+void uf_memory_source_done(uf_world *w, void *registration);
+void uf_memory_counters(uf_world *w, uint64_t *registrations, uint64_t *hits);
+
+/* Closes registrations that nobody holds. Not from inside the engine. */
+void uf_memory_tick(uf_world *w);
 
 /* ---------------------------------------------------------------- operations */
 
@@ -160,6 +170,8 @@ int uf_memory_alloc(uf_world *w, size_t bytes, size_t align, void **ptr);
 int uf_ctx_lane(uf_ctx *ctx, int pe, uf_order_lane **lane);
 int uf_ctx_create_locked(uf_world *w, const uf_ctx_options *options, uf_ctx **ctx);
 void uf_ctx_free(uf_ctx *ctx);
+/* Adds a context's counters to those of the world's ended ones (world.c). */
+void uf_ctx_retire(uf_ctx *ctx);
 /* Completes one context (all peers, or one if pe >= 0) until `deadline`. */
 int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline);
 
@@ -170,6 +182,9 @@ int uf_signal_apply(void *world, const uf_order_signal *signal, uint64_t *old);
 
 uf_request *uf_request_get(uf_world *w);
 void uf_request_put(uf_world *w, uf_request *r);
+void uf_requests_free(uf_world *w);
+/* Blocks until the request is done, then puts it back: its status, with the value it brought. */
+int uf_request_wait(uf_world *w, uf_request *r, const char *call, int pe, uint64_t *value);
 /* Edge of the engine. */
 void uf_request_done(void *world, uint64_t user, int status, uint64_t value);
 

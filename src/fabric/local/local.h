@@ -45,6 +45,8 @@ void uf_local_range_release(uf_local_range *range);
 /* Creates a segment of `bytes` (page multiple; 2 MiB multiples get huge pages) in our own range at `range->used`: memory is reserved now (fallocate), so that a full host fails
  * here, with needed and available bytes in the message, and never later by SIGBUS. *fd is the memfd, the caller's to close. */
 int uf_local_segment_create(uf_local_range *range, size_t bytes, int *fd);
+/* Takes back the last segment of `bytes`, as if it had never been appended. */
+void uf_local_segment_drop(uf_local_range *range, size_t bytes);
 /* Maps a peer's segment into our range for that peer, at its `used`. */
 int uf_local_segment_map(uf_local_range *range, const uf_local_identity *peer, int peer_fd, size_t bytes);
 
