@@ -43,7 +43,7 @@ one: packages-test
 ## format: puts every C file into the project's shape
 .PHONY: format
 format:
-	@git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' '*.def' | xargs clang-format -i
+	@scripts/c-files | xargs clang-format -i
 
 ## lint: format and static checks, changing nothing
 .PHONY: lint
