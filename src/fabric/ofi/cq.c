@@ -42,8 +42,7 @@ static void __attribute__((format(printf, 2, 3), cold)) stray(uf_ofi *ofi, const
     vsnprintf(ofi->error, sizeof ofi->error, format, args);
     va_end(args);
     if (ofi->strays++ < STRAYS_LOGGED)
-        uf_log(UF_LOG_WARN, ofi->pe, "%s%s", ofi->error,
-               ofi->strays == STRAYS_LOGGED ? " (further ones are not logged)" : "");
+        uf_log(UF_LOG_WARN, ofi->pe, "%s%s", ofi->error, ofi->strays == STRAYS_LOGGED ? " (further ones are not logged)" : "");
 }
 
 /* The PE behind a completion whose provider names the sender; UINT32_MAX if it is none of ours. */

@@ -136,8 +136,7 @@ static int post_send(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr)
     if (!slot)
         return UF_EAGAIN;
     void *from = fill_wire(ofi, &slot->wire, wr);
-    ssize_t rc =
-        fi_send(rail->ep, from, ofi->wire_bytes, rail->slots_desc, rail->address_of[wr->peer], &slot->context);
+    ssize_t rc = fi_send(rail->ep, from, ofi->wire_bytes, rail->slots_desc, rail->address_of[wr->peer], &slot->context);
     return post_slot(ofi, rail, slot, wr, rc);
 }
 

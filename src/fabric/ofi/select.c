@@ -17,12 +17,9 @@ static const struct {
     const char *name;
     const char *tried[2];
 } layered[] = {
-    {"tcp", {"tcp", "tcp;ofi_rxm"}},
-    {"verbs", {"verbs;ofi_rxm", "verbs"}},
-    {"net", {"net", "net;ofi_rxm"}},
-    {"udp", {"udp;ofi_rxd", "udp"}},
-    {"efa", {"efa", NULL}},
-    {"efa-direct", {"efa", NULL}}, /* a fabric of provider efa */
+    {"tcp", {"tcp", "tcp;ofi_rxm"}}, {"verbs", {"verbs;ofi_rxm", "verbs"}},
+    {"net", {"net", "net;ofi_rxm"}}, {"udp", {"udp;ofi_rxd", "udp"}},
+    {"efa", {"efa", NULL}},          {"efa-direct", {"efa", NULL}}, /* a fabric of provider efa */
 };
 
 static int add_layers(const char *name, const char **names, int n, int max)
@@ -54,8 +51,7 @@ int uf_ofi_candidates(const char *name, bool one_host, const char **names, int m
 
 bool uf_ofi_is_container_interface(const char *name)
 {
-    static const char *const prefixes[] = {"docker", "br-",  "veth",   "virbr", "cni",
-                                           "flannel", "cali", "podman", "lxc",   "vnet"};
+    static const char *const prefixes[] = {"docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;
@@ -65,8 +61,7 @@ bool uf_ofi_is_container_interface(const char *name)
 static const struct sockaddr *ip_address(const struct fi_info *info)
 {
     const struct sockaddr *a = info->src_addr;
-    if (!a || (info->addr_format != FI_SOCKADDR && info->addr_format != FI_SOCKADDR_IN &&
-               info->addr_format != FI_SOCKADDR_IN6))
+    if (!a || (info->addr_format != FI_SOCKADDR && info->addr_format != FI_SOCKADDR_IN && info->addr_format != FI_SOCKADDR_IN6))
         return NULL;
     return a->sa_family == AF_INET || a->sa_family == AF_INET6 ? a : NULL;
 }
