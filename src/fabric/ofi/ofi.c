@@ -42,6 +42,7 @@ int uf_ofi_code(int error)
     case FI_EHOSTDOWN:
     case FI_ENETUNREACH:
     case FI_ETIMEDOUT:
+    case FI_ECANCELED:
     case EPIPE:
     case ESRCH:
         return UF_EPEER;
@@ -281,6 +282,8 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
     ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
     ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
+
+    ofi->whole_imm = uf_ofi_whole_imm_size(info);
 
     snprintf(caps->fabric, sizeof caps->fabric, "ofi");
     snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);

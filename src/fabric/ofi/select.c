@@ -221,6 +221,16 @@ size_t uf_ofi_inject_write_size(const struct fi_info *info)
     return is_efa_direct(info) ? 0 : info->tx_attr->inject_size;
 }
 
+/* rxm over tcp in 1.17 follows a NULL context when a connection ends while a write with CQ data is half received: the survivor of a killed
+ * peer would crash. A write without CQ data is dropped cleanly, and an empty one cannot be half received. So beyond a size that a
+ * socket takes at once, such a write is divided: the provider promises the order of the two (FI_ORDER_RMA_WAW is message order here: one
+ * connection, one stream), and then the completion of the second proves the first. */
+size_t uf_ofi_whole_imm_size(const struct fi_info *info)
+{
+    bool rxm_tcp = strcasecmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;
+    return rxm_tcp && (info->tx_attr->msg_order & FI_ORDER_RMA_WAW) ? 4096 : SIZE_MAX;
+}
+
 bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores)
 {
     return one_host && n_pes > cores;
