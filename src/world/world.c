@@ -447,7 +447,8 @@ static int fill_world(uf_world *w, const uf_world_options *o)
                                   place.n_pes,
                                   o->group,
                                   place.root,
-                                  (uint64_t)w->settings.number[UF_SET_BOOTSTRAP_TIMEOUT]};
+                                  (uint64_t)w->settings.number[UF_SET_BOOTSTRAP_TIMEOUT],
+                                  place.job};
     if (o->group) {
         rc = uf_group_n_pes(o->group);
         if (place.n_pes >= 0 && place.n_pes != rc)
