@@ -36,6 +36,9 @@ typedef struct uf_bootstrap_place {
 /* UF_EINVAL names the variable that is missing or wrong. Pure but for `environment` ("NAME=value", NULL-terminated). */
 int uf_bootstrap_find_place(const uf_settings *settings, const char *const *environment, uf_bootstrap_place *place);
 
+/* Number of PEs that a group was made for. */
+int uf_group_n_pes(const struct uf_group *group);
+
 /* Blocks until all PEs are connected. UF_ETIMEDOUT names the PEs that did not come and the addresses tried; UF_EMISMATCH: another
  * version or number of PEs. Retries refused connections with growing pauses until the deadline. */
 int uf_bootstrap_create(const uf_bootstrap_params *params, uf_bootstrap **bootstrap);

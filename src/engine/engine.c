@@ -1,0 +1,397 @@
+/* engine.c - one endpoint: the ordering protocol on one side, a fabric on the other, a lock around both.
+ *
+ * Everything that moves goes through step(): completions out of the fabric into src/order, and what became possible out of
+ * src/order into the fabric. Callers that post or wait hold the lock for one bounded step and do the work themselves,
+ * so an operation of a program that communicates never waits for a thread to wake up; thread.c steps in when nobody does.
+ * Nothing here reads a clock, sleeps or blocks with the lock held. The lock is the room's only one: a word that is
+ * exchanged, since a step takes well under a microsecond and those who wait yield. */
+#include "engine/engine.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/private.h"
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CQE_BATCH = 32 };
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static inline bool try_lock(uf_engine *e)
+{
+    /* Pairs with the release store in unlock: what the last holder did to order and fabric is seen here. */
+    return atomic_load_explicit(&e->locked, memory_order_relaxed) == 0 &&
+           atomic_exchange_explicit(&e->locked, 1, memory_order_acquire) == 0;
+}
+
+static inline void lock(uf_engine *e)
+{
+    uint32_t tries = 0;
+    while (!try_lock(e)) {
+        /* The holder may have been descheduled on a machine with more threads than cores: let it run. */
+        if (++tries % 64 == 0)
+            sched_yield();
+        else
+            cpu_pause();
+    }
+}
+
+static inline void unlock(uf_engine *e)
+{
+    atomic_store_explicit(&e->locked, 0, memory_order_release);
+}
+
+/* ---------------------------------------------------------------- edges of src/order */
+
+static int edge_post(void *arg, const uf_wr *wr)
+{
+    uf_engine *e = arg;
+    int rc = e->fabric->ops->post(e->fabric, wr);
+    if (rc == UF_EAGAIN)
+        e->eagain++;
+    else if (wr->flags & UF_WR_MORE)
+        e->unrung = true;
+    return rc;
+}
+
+static int edge_apply(void *arg, const uf_order_signal *signal, uint64_t *old)
+{
+    uf_engine *e = arg;
+    return e->host.apply(e->host.arg, signal, old);
+}
+
+static void edge_done(void *arg, uint64_t user, int status, uint64_t value)
+{
+    uf_engine *e = arg;
+    e->host.done(e->host.arg, user, status, value);
+}
+
+static void edge_failed(void *arg, uint32_t flow, int status)
+{
+    uf_engine *e = arg;
+    e->host.failed(e->host.arg, flow, status);
+}
+
+/* ---------------------------------------------------------------- the step */
+
+static int handle(uf_engine *e, const uf_cqe *cqe)
+{
+    switch (cqe->kind) {
+    case UF_CQE_SENT:
+        if (cqe->status < 0)
+            uf_error_set(cqe->status, e->fabric->ops->error(e->fabric));
+        return uf_order_sent(e->order, cqe->cookie, cqe->status);
+    case UF_CQE_IMM:
+        return uf_order_imm(e->order, cqe->peer, cqe->rail, cqe->imm);
+    case UF_CQE_MESSAGE:
+        return uf_order_message(e->order, cqe->peer, cqe->message);
+    }
+    return uf_fail(UF_EINTERNAL, "PE %d: the fabric reported a completion of unknown kind %u", e->pe, cqe->kind);
+}
+
+static void ring(uf_engine *e)
+{
+    if (e->unrung && e->fabric->ops->flush)
+        e->fabric->ops->flush(e->fabric);
+    e->unrung = false;
+}
+
+/* With the lock held. Events moved, or the error that ended the fabric. */
+static int step(uf_engine *e)
+{
+    uf_cqe cqes[CQE_BATCH];
+    int n = e->fabric->ops->poll(e->fabric, cqes, CQE_BATCH);
+    if (n < 0) {
+        if (!e->broken) {
+            e->broken = n;
+            e->host.failed(e->host.arg, (uint32_t)e->pe, n);
+        }
+        return n;
+    }
+    for (int i = 0; i < n; i++)
+        handle(e, &cqes[i]); /* an error concerns one flow and has been told through the failed edge */
+    int posted = uf_order_progress(e->order);
+    ring(e);
+    return posted > 0 ? n + posted : n;
+}
+
+int uf_engine_poll(uf_engine *e)
+{
+    if (!e->fabric || !try_lock(e))
+        return 0;
+    int n = e->broken ? e->broken : step(e);
+    unlock(e);
+    /* Tells the progress thread that callers do its work; a lost update only costs it one look. */
+    atomic_store_explicit(&e->inline_steps, atomic_load_explicit(&e->inline_steps, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    return n;
+}
+
+/* One step for the progress thread: as uf_engine_poll, but -1 if somebody else is at it. */
+int uf_engine_thread_step(uf_engine *e)
+{
+    if (!try_lock(e))
+        return -1;
+    int n = e->broken ? 0 : step(e);
+    unlock(e);
+    return n < 0 ? 0 : n;
+}
+
+bool uf_engine_thread_arm(uf_engine *e)
+{
+    if (!e->fabric->ops->arm || !try_lock(e))
+        return false;
+    bool sleepy = !e->broken && !uf_order_busy(e->order) && e->fabric->ops->arm(e->fabric) == UF_OK;
+    unlock(e);
+    return sleepy;
+}
+
+/* ---------------------------------------------------------------- operations */
+
+/* Between two tries of a caller that found the queues full: UF_OK to try again. The clock is read only here, so that
+ * an operation that finds room costs no system call. */
+static int back_off(uf_engine *e, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
+{
+    if (timeout_ns == 0)
+        return uf_fail(UF_EAGAIN, "PE %d: the queues are full and the caller asked not to wait (UF_NOWAIT)", e->pe);
+    if (round % 64 == 0) {
+        uint64_t now = e->driver->now(e->driver->arg);
+        if (round == 0)
+            *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+        else if (now >= *deadline)
+            return uf_fail(UF_ETIMEDOUT,
+                           "PE %d: an operation found no room in the queues until its deadline: the network or a peer does not "
+                           "take what was sent; UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
+                           e->pe);
+    }
+    if (uf_engine_poll(e) <= 0)
+        e->driver->relax(e->driver->arg, round);
+    return UF_OK;
+}
+
+int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns)
+{
+    uint64_t deadline = 0;
+    for (uint32_t round = 0;; round++) {
+        lock(e);
+        int rc = e->broken ? e->broken : uf_order_submit(e->order, lane, op);
+        ring(e);
+        unlock(e);
+        if (rc != UF_EAGAIN)
+            return rc;
+        rc = back_off(e, timeout_ns, &deadline, round);
+        if (rc)
+            return rc;
+    }
+}
+
+int uf_engine_submit_many(uf_engine *e, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t timeout_ns,
+                          uint32_t *done)
+{
+    uint64_t deadline = 0;
+    *done = 0;
+    for (uint32_t round = 0; *done < n; round++) {
+        int rc = UF_OK;
+        lock(e);
+        while (*done < n && (rc = e->broken ? e->broken : uf_order_submit(e->order, lanes[*done], &ops[*done])) == UF_OK) {
+            ++*done;
+            round = 0;
+        }
+        ring(e);
+        unlock(e);
+        if (rc == UF_EAGAIN)
+            rc = back_off(e, timeout_ns, &deadline, round);
+        if (rc)
+            return rc;
+    }
+    return UF_OK;
+}
+
+void uf_engine_mark(uf_engine *e, uf_order_lane *lane, bool remote, uf_order_mark *mark)
+{
+    lock(e);
+    uf_order_mark_set(e->order, lane, remote, mark);
+    uf_order_progress(e->order);
+    ring(e);
+    unlock(e);
+}
+
+int uf_engine_mark_test(uf_engine *e, uf_order_lane *lane, const uf_order_mark *mark)
+{
+    lock(e);
+    int rc = e->broken ? e->broken : uf_order_mark_test(e->order, lane, mark);
+    unlock(e);
+    return rc;
+}
+
+int uf_engine_lane_open(uf_engine *e, uf_order_ctx *ctx, uint32_t peer, uf_order_lane **lane)
+{
+    lock(e);
+    int rc = uf_order_lane_open(e->order, ctx, peer, lane);
+    unlock(e);
+    return rc;
+}
+
+int uf_engine_lane_close(uf_engine *e, uf_order_lane *lane)
+{
+    lock(e);
+    int rc = uf_order_lane_close(e->order, lane);
+    ring(e);
+    unlock(e);
+    return rc;
+}
+
+void uf_engine_fail_peer(uf_engine *e, uint32_t peer, int status)
+{
+    if (!e->fabric)
+        return;
+    lock(e);
+    uf_order_fail_flow(e->order, peer, status);
+    unlock(e);
+}
+
+int uf_engine_mr_register(uf_engine *e, void *ptr, size_t bytes, bool remote, uf_mr **mr)
+{
+    lock(e);
+    int rc = e->fabric->ops->mr_register(e->fabric, ptr, bytes, remote, mr);
+    unlock(e);
+    return rc;
+}
+
+void uf_engine_mr_close(uf_engine *e, uf_mr *mr)
+{
+    lock(e);
+    e->fabric->ops->mr_close(e->fabric, mr);
+    unlock(e);
+}
+
+void uf_engine_counters(uf_engine *e, uf_order_counters *counters, uint64_t *eagain)
+{
+    memset(counters, 0, sizeof *counters);
+    *eagain = 0;
+    if (!e->fabric)
+        return;
+    lock(e);
+    *counters = *uf_order_counters_get(e->order);
+    *eagain = e->eagain;
+    unlock(e);
+}
+
+size_t uf_engine_describe(uf_engine *e, uint32_t peer, char *text, size_t bytes)
+{
+    if (!e->fabric)
+        return (size_t)snprintf(text, bytes, "PE %u is reached through mapped memory", peer);
+    lock(e);
+    size_t n = uf_order_describe(e->order, peer, text, bytes);
+    unlock(e);
+    return n;
+}
+
+/* ---------------------------------------------------------------- creation */
+
+static uint32_t floor_power_of_two(uint64_t v)
+{
+    uint32_t p = 1;
+    while ((uint64_t)p * 2 <= v && p < 1u << 31)
+        p *= 2;
+    return p;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The protocol's sizes follow from what the fabric can hold: credits of all flows fit its CQ, messages its receives (rule 8). */
+int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
+{
+    const uf_fabric_caps *caps = &p->fabric->caps;
+    const int64_t *set = p->settings->number;
+    uint32_t flows = (uint32_t)p->n_pes;
+    uint32_t reserve = 8 * flows; /* control writes, which cost no credit */
+    uint64_t credits = (uint64_t)set[UF_SET_CREDITS];
+    if (caps->cq_depth != UINT32_MAX)
+        credits = caps->cq_depth > reserve ? least(credits, (caps->cq_depth - reserve) / flows) : 0;
+    uint64_t messages = (uint64_t)set[UF_SET_MESSAGES];
+    if (caps->max_receives != UINT32_MAX)
+        messages = least(messages, caps->max_receives / flows);
+    if (credits < 4 || messages < 2)
+        return uf_fail(UF_ENOMEM,
+                       "PE %d: %s (%s) holds %u completions and %u messages, too few for %d PEs, which need %u and %u; use fewer "
+                       "PEs per network endpoint or a deeper queue",
+                       p->pe, caps->fabric, caps->provider, caps->cq_depth, caps->max_receives, p->n_pes, reserve + 4 * flows,
+                       2 * flows);
+    *c = (uf_order_config){
+        .self = (uint32_t)p->pe,
+        .n_flows = flows,
+        .n_rails = caps->n_rails,
+        .window = floor_power_of_two((uint64_t)set[UF_SET_WINDOW]),
+        .credits = (uint32_t)credits,
+        .message_credits = (uint32_t)messages,
+        .tx_depth = (uint32_t)least((uint64_t)set[UF_SET_QUEUE_DEPTH], caps->tx_depth * (uint64_t)caps->n_rails),
+        .queue_ops = 2 * (uint32_t)set[UF_SET_QUEUE_DEPTH],
+        .max_lanes = (uint32_t)set[UF_SET_MAX_LANES],
+        .max_local_lanes = (uint32_t)set[UF_SET_MAX_LANES],
+        .max_fetches = (uint32_t)messages,
+        .max_message = caps->max_message,
+        .inline_bytes = caps->inline_bytes,
+        .immediates = caps->imm_bits >= 32,
+        .imm_placed = caps->imm_placed,
+        .duplicates = caps->duplicates,
+    };
+    return UF_OK;
+}
+
+int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
+{
+    uf_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for the engine", params->pe);
+    e->pe = params->pe;
+    e->fabric = params->fabric;
+    e->driver = params->driver;
+    e->host = params->host;
+    e->local_pes = params->local_pes;
+    e->want_thread = params->driver->threads && strcasecmp(params->settings->text[UF_SET_PROGRESS], "inline") != 0;
+    if (e->fabric) {
+        uf_order_config config;
+        int rc = uf_engine_order_config(params, &config);
+        uf_order_edges edges = {e, edge_post, edge_apply, edge_done, edge_failed};
+        if (!rc)
+            rc = uf_order_create(&config, &edges, &e->order);
+        if (rc) {
+            free(e);
+            return rc;
+        }
+        uf_log(UF_LOG_DEBUG, e->pe, "ordering protocol: %zu KiB set aside, window %u, credits %u, messages %u a peer",
+               uf_order_bytes(&config) / 1024, config.window, config.credits, config.message_credits);
+    }
+    *engine = e;
+    return UF_OK;
+}
+
+int uf_engine_start(uf_engine *e)
+{
+    return e->want_thread ? uf_engine_thread_start(e) : UF_OK;
+}
+
+void uf_engine_stop(uf_engine *e)
+{
+    uf_engine_thread_stop(e);
+}
+
+void uf_engine_destroy(uf_engine *e)
+{
+    if (!e)
+        return;
+    uf_engine_thread_stop(e);
+    uf_order_destroy(e->order);
+    free(e);
+}

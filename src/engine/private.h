@@ -1,0 +1,38 @@
+/* private.h - what engine.c and thread.c share. */
+#ifndef UF_ENGINE_PRIVATE_H
+#define UF_ENGINE_PRIVATE_H
+
+#include "engine/engine.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <strings.h>
+
+struct uf_engine {
+    _Alignas(64) _Atomic uint32_t locked; /* guards order, fabric and the fields below it */
+    uf_order *order;                      /* NULL without a fabric */
+    uf_fabric *fabric;
+    uint64_t eagain;
+    int broken;  /* the error that ended the fabric */
+    bool unrung; /* WRs were posted whose doorbell has not rung */
+
+    uf_engine_host host;
+    const uf_driver *driver;
+    int pe;
+    uint32_t local_pes;
+
+    _Alignas(64) _Atomic uint64_t inline_steps; /* steps taken by callers: the thread keeps away while it grows */
+    _Atomic bool stop;
+    bool want_thread, thread_runs;
+    int wake[2]; /* pipe that ends the thread's sleep */
+    pthread_t thread;
+};
+
+int uf_engine_thread_step(uf_engine *e);
+bool uf_engine_thread_arm(uf_engine *e);
+int uf_engine_thread_start(uf_engine *e);
+void uf_engine_thread_stop(uf_engine *e);
+/* The protocol's sizes for a fabric: also for `unfence info`. */
+int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c);
+
+#endif
