@@ -52,7 +52,6 @@ typedef struct bench_shared {
     char error[BENCH_ERROR];
     _Atomic uint64_t done, total; /* thousandths of the comparisons to make, for the progress bar */
     uint64_t iterations;          /* PE 0's choice for the next slice; read after a barrier */
-    uint64_t rounds;
     struct {
         _Alignas(BENCH_LINE) _Atomic uint64_t step;
         double figure;
@@ -140,8 +139,7 @@ int bench_floor_main(bench_pe *b);
 int bench_ep_main(bench_pe *b);
 int bench_order_main(bench_pe *b);
 
-/* All of them, in the order of the help page, and their number. */
-const bench_case *bench_cases(size_t *n);
+/* NULL if there is no benchmark of that name. */
 const bench_case *bench_case_find(const char *name);
 void bench_options_default(bench_options *options);
 
