@@ -15,7 +15,8 @@ int uf_ctx_create_locked(uf_world *w, const uf_ctx_options *options, uf_ctx **ct
     if (window < 2 || window > 32768 || (window & (window - 1)))
         return uf_fail(UF_EINVAL, "uf_ctx_create: options.window is %u; it must be a power of two from 2 to 32768", window);
     if (window > (uint32_t)w->settings.number[UF_SET_WINDOW])
-        return uf_fail(UF_EINVAL, "uf_ctx_create: options.window is %u, above UNFENCE_WINDOW with %lld, for which memory was set aside",
+        return uf_fail(UF_EINVAL,
+                       "uf_ctx_create: options.window is %u, above UNFENCE_WINDOW with %lld, for which memory was set aside",
                        window, (long long)w->settings.number[UF_SET_WINDOW]);
     if (options && options->flags & ~(uint32_t)UF_ORDERED)
         return uf_fail(UF_EINVAL, "uf_ctx_create: options.flags is 0x%x; only UF_ORDERED is known", options->flags);
@@ -77,7 +78,8 @@ int uf_ctx_destroy(uf_ctx *ctx)
         return UF_OK;
     uf_world *w = ctx->world;
     if (ctx == w->default_ctx)
-        return uf_fail(UF_EINVAL, "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
+        return uf_fail(UF_EINVAL,
+                       "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
     int rc = uf_ctx_complete(ctx, -1, true, deadline);
     if (!rc)
@@ -166,8 +168,8 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
             if (rc == UF_ETIMEDOUT) {
                 char how[256];
                 uf_engine_describe(w->engine, (uint32_t)p[i].pe, how, sizeof how);
-                return uf_fail(rc, "PE %d: %s: operations to PE %d are not complete at their deadline (UNFENCE_TIMEOUT): %s", w->pe,
-                               remote ? "quiet" : "flush", p[i].pe, how);
+                return uf_fail(rc, "PE %d: %s: operations to PE %d are not complete at their deadline (UNFENCE_TIMEOUT): %s",
+                               w->pe, remote ? "quiet" : "flush", p[i].pe, how);
             }
             if (rc)
                 return rc;

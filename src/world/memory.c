@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "world/heap.h"
 #include "world/registration.h"
+#include "world/team.h"
 #include "world/world.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,8 @@ static int free_index(uf_world *w, uint32_t *index)
             *index = i;
             return UF_OK;
         }
-    return uf_fail(UF_ENOMEM, "PE %d: all %d heap segments and windows of the world are in use; unregister some or raise UNFENCE_HEAP_SIZE",
+    return uf_fail(UF_ENOMEM,
+                   "PE %d: all %d heap segments and windows of the world are in use; unregister some or raise UNFENCE_HEAP_SIZE",
                    w->pe, UF_MAX_REGIONS);
 }
 
@@ -83,9 +85,11 @@ static int agree(uf_world *w, wish *mine, wish *all)
     for (int pe = 0; !rc && pe < w->n_pes; pe++) {
         const wish *o = &all[pe];
         if (strncmp(o->what, mine->what, sizeof o->what) || o->a != mine->a || o->b != mine->b)
-            rc = uf_fail(UF_EMISMATCH, "PE %d called %.23s(%llu, %llu) where PE %d called %s(%llu, %llu): collective calls must be the same on all PEs",
-                         pe, o->what, (unsigned long long)o->a, (unsigned long long)o->b, w->pe, mine->what,
-                         (unsigned long long)mine->a, (unsigned long long)mine->b);
+            rc = uf_fail(
+                UF_EMISMATCH,
+                "PE %d called %.23s(%llu, %llu) where PE %d called %s(%llu, %llu): collective calls must be the same on all PEs",
+                pe, o->what, (unsigned long long)o->a, (unsigned long long)o->b, w->pe, mine->what, (unsigned long long)mine->a,
+                (unsigned long long)mine->b);
         else if (o->rc)
             rc = uf_fail(o->rc, "%.199s", o->why);
     }
@@ -203,16 +207,18 @@ int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, v
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     int rc = agree_on(w, what, bytes, align, UF_OK, -1, all);
     if (!rc && bytes > w->range.max)
-        rc = uf_fail(UF_ENOMEM, "PE %d: %s of %zu bytes, but the heap has address space for %zu; raise UNFENCE_HEAP_MAX", w->pe, what,
-                     bytes, w->range.max);
+        rc = uf_fail(UF_ENOMEM, "PE %d: %s of %zu bytes, but the heap has address space for %zu; raise UNFENCE_HEAP_MAX", w->pe,
+                     what, bytes, w->range.max);
     while (!rc && (rc = uf_heap_alloc(w->heap, bytes, align, &offset, &need)) == UF_EAGAIN) {
         size_t grow = round_up(need > w->segment_bytes ? need : w->segment_bytes, UF_HEAP_LARGE);
         size_t left = w->range.max - w->range.used;
         if (grow > left)
             grow = round_up(need, UF_HEAP_LARGE);
         if (grow > left)
-            rc = uf_fail(UF_ENOMEM, "PE %d: %s of %zu bytes needs %zu more of the heap, which has address space for %zu; raise UNFENCE_HEAP_MAX",
-                         w->pe, what, bytes, grow, left);
+            rc = uf_fail(
+                UF_ENOMEM,
+                "PE %d: %s of %zu bytes needs %zu more of the heap, which has address space for %zu; raise UNFENCE_HEAP_MAX",
+                w->pe, what, bytes, grow, left);
         else
             rc = grow_heap(w, grow, all);
     }
@@ -283,7 +289,8 @@ static int take_words(uf_world *w, size_t n, size_t *offset)
         return UF_OK;
     if (!rc)
         uf_heap_free(w->signal_heap, *offset);
-    return uf_fail(UF_ENOMEM, "PE %d: %zu signal words asked for, but fewer of the world's %zu are free in one piece; raise UNFENCE_SIGNALS",
+    return uf_fail(UF_ENOMEM,
+                   "PE %d: %zu signal words asked for, but fewer of the world's %zu are free in one piece; raise UNFENCE_SIGNALS",
                    w->pe, n, w->n_signals);
 }
 
@@ -294,8 +301,8 @@ int uf_signal_alloc(uf_world *w, size_t n, int kind, uint64_t **signals)
     if (kind != UF_SIGNAL_DEFAULT && kind != UF_SIGNAL_MIXED)
         return uf_fail(UF_EINVAL, "uf_signal_alloc: argument kind is %d, neither UF_SIGNAL_DEFAULT nor UF_SIGNAL_MIXED", kind);
     if (n == 0 || n > w->n_signals)
-        return uf_fail(n ? UF_ENOMEM : UF_EINVAL, "uf_signal_alloc: argument n is %zu; a world has %zu signal words (UNFENCE_SIGNALS)", n,
-                       w->n_signals);
+        return uf_fail(n ? UF_ENOMEM : UF_EINVAL,
+                       "uf_signal_alloc: argument n is %zu; a world has %zu signal words (UNFENCE_SIGNALS)", n, w->n_signals);
     pthread_mutex_lock(&w->setup);
     size_t offset = 0;
     wish *all = malloc(sizeof *all * (size_t)w->n_pes);
@@ -361,7 +368,11 @@ static int open_window(uf_world *w, uf_window *win, wish *all)
 int uf_register(uf_world *w, void *ptr, size_t bytes, uf_window **window)
 {
     if (!w || !ptr || !window || !bytes)
-        return uf_fail(UF_EINVAL, "uf_register: argument %s", !w ? "world is NULL" : !ptr ? "ptr is NULL" : !window ? "window is NULL" : "bytes is 0");
+        return uf_fail(UF_EINVAL, "uf_register: argument %s",
+                       !w        ? "world is NULL"
+                       : !ptr    ? "ptr is NULL"
+                       : !window ? "window is NULL"
+                                 : "bytes is 0");
     if (bytes >> UF_REGION_SHIFT)
         return uf_fail(UF_EINVAL, "uf_register: argument bytes is %zu, more than 2^%d", bytes, UF_REGION_SHIFT);
     uf_window *win = calloc(1, sizeof *win);
@@ -500,10 +511,15 @@ int uf_memory_create(uf_world *w)
 {
     size_t max = (size_t)w->settings.number[UF_SET_HEAP_MAX];
     w->segment_bytes = round_up((size_t)w->settings.number[UF_SET_HEAP_SIZE], UF_HEAP_LARGE);
-    w->n_signals = (size_t)w->settings.number[UF_SET_SIGNALS];
+    w->n_signals = (size_t)w->settings.number[UF_SET_SIGNALS] + uf_teams_words(w->n_pes);
+    if (w->n_signals > (size_t)1 << 20)
+        return uf_fail(UF_EINVAL,
+                       "PE %d: UNFENCE_SIGNALS=%lld and the teams of %d PEs need %zu signal words; an index has 20 bits", w->pe,
+                       (long long)w->settings.number[UF_SET_SIGNALS], w->n_pes, w->n_signals);
     size_t signal_bytes = round_up(w->n_signals * 8, UF_HEAP_LARGE);
     if (max < w->segment_bytes || max < signal_bytes)
-        return uf_fail(UF_EINVAL, "UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu", max,
+        return uf_fail(UF_EINVAL,
+                       "UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu", max,
                        w->segment_bytes, signal_bytes);
     int rc = uf_local_range_reserve(max, &w->range);
     for (int pe = 0; !rc && pe < w->n_pes; pe++)

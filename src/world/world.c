@@ -102,7 +102,8 @@ static int apply_options(uf_world *w, const uf_world_options *o)
                        o->size, sizeof *o);
     if (o->fabric) {
         if (strlen(o->fabric) >= sizeof w->settings.text[0])
-            return uf_fail(UF_EINVAL, "uf_world_create: options.fabric is longer than %zu characters", sizeof w->settings.text[0] - 1);
+            return uf_fail(UF_EINVAL, "uf_world_create: options.fabric is longer than %zu characters",
+                           sizeof w->settings.text[0] - 1);
         strcpy(w->settings.text[UF_SET_FABRIC], o->fabric);
     }
     if (o->strict >= 0)
@@ -148,8 +149,8 @@ typedef struct hello {
 
 static int refuse_difference(const uf_world *w, int pe, const char *what, const char *theirs, const char *ours)
 {
-    return uf_fail(UF_EMISMATCH, "PE %d has %s %s, PE %d has %s: they must be the same on all PEs of a world", pe, what, theirs, w->pe,
-                   ours);
+    return uf_fail(UF_EMISMATCH, "PE %d has %s %s, PE %d has %s: they must be the same on all PEs of a world", pe, what, theirs,
+                   w->pe, ours);
 }
 
 static int compare_hello(const uf_world *w, int pe, const hello *a, const hello *b)
@@ -282,7 +283,8 @@ static int open_fabric(uf_world *w, const struct uf_fabric_ops *ops, const char 
 }
 
 /* Tries one provider on all PEs; *done if all have it. */
-static int try_provider(uf_world *w, const struct uf_fabric_ops *ops, const char *provider, void *arg, bool *done, attempt *failure)
+static int try_provider(uf_world *w, const struct uf_fabric_ops *ops, const char *provider, void *arg, bool *done,
+                        attempt *failure)
 {
     bool needs;
     int rc = open_fabric(w, ops, provider, arg);
@@ -312,16 +314,16 @@ static int choose_network(uf_world *w, const uf_world_options *o)
         *c = (char)tolower((unsigned char)*c);
     const struct uf_fabric_ops *ops = uf_fabric_find(name);
     if (!ops)
-        return uf_fail(wants_network(asked) && strcmp(name, "ofi") ? UF_EINVAL : UF_EUNSUPPORTED,
-                       "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local and, where libfabric was "
-                       "found at build time, ofi and ofi:PROVIDER",
-                       w->pe, name, asked);
+        return uf_fail(
+            wants_network(asked) && strcmp(name, "ofi") ? UF_EINVAL : UF_EUNSUPPORTED,
+            "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local and, where libfabric was "
+            "found at build time, ofi and ofi:PROVIDER",
+            w->pe, name, asked);
     int rc = try_provider(w, ops, provider, NULL, &done, &failure);
     if (rc || done)
         return rc;
     if (w->settings.number[UF_SET_STRICT] || !provider[0])
-        return uf_fail(failure.rc, "%s%s", failure.why,
-                       provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
+        return uf_fail(failure.rc, "%s%s", failure.why, provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
     uf_log(UF_LOG_WARN, w->pe, "%s; falling back to the best provider there is (UNFENCE_STRICT=yes would refuse)", failure.why);
     snprintf(w->reason, sizeof w->reason, "fallen back: %.200s", failure.why);
     rc = try_provider(w, ops, "", NULL, &done, &failure);
@@ -379,14 +381,15 @@ static void log_paths(uf_world *w)
         mapped += w->peers[pe].mapped && pe != w->pe;
     if (!w->reason[0])
         snprintf(w->reason, sizeof w->reason, "%s",
-                 w->settings.from_environment[UF_SET_FABRIC] || wants_network(w->settings.text[UF_SET_FABRIC]) ? "asked for"
-                                                                                                               : "the best there is");
+                 w->settings.from_environment[UF_SET_FABRIC] || wants_network(w->settings.text[UF_SET_FABRIC])
+                     ? "asked for"
+                     : "the best there is");
     if (w->fabric)
         uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd), %d by %s (%s, %s): %s", w->n_pes, mapped,
                w->n_pes - 1 - mapped, w->fabric->caps.fabric, w->fabric->caps.provider, w->fabric->caps.detail, w->reason);
     else
-        uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd, mapped memory of one host): every peer can be mapped", w->n_pes,
-               mapped);
+        uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd, mapped memory of one host): every peer can be mapped",
+               w->n_pes, mapped);
 }
 
 /* ---------------------------------------------------------------- create and destroy */
@@ -447,7 +450,8 @@ static int fill_world(uf_world *w, const uf_world_options *o)
                                   place.n_pes,
                                   o->group,
                                   place.root,
-                                  (uint64_t)w->settings.number[UF_SET_BOOTSTRAP_TIMEOUT]};
+                                  (uint64_t)w->settings.number[UF_SET_BOOTSTRAP_TIMEOUT],
+                                  place.job[0] ? place.job : NULL};
     if (o->group) {
         rc = uf_group_n_pes(o->group);
         if (place.n_pes >= 0 && place.n_pes != rc)
@@ -556,7 +560,10 @@ int uf_world_abort(uf_world *w, const char *why)
 int uf_world_path(uf_world *w, int pe, uf_path_info *info)
 {
     if (!w || !info || info->size < sizeof *info)
-        return uf_fail(UF_EINVAL, "uf_world_path: argument %s", !w ? "world is NULL" : !info ? "info is NULL" : "info.size is too small");
+        return uf_fail(UF_EINVAL, "uf_world_path: argument %s",
+                       !w      ? "world is NULL"
+                       : !info ? "info is NULL"
+                               : "info.size is too small");
     if (!uf_world_check_pe(w, pe))
         return uf_fail(UF_ERANGE, "uf_world_path: there is no PE %d in a world of %d PEs", pe, w->n_pes);
     const uf_peer *p = &w->peers[pe];
@@ -588,7 +595,9 @@ int uf_world_counters(uf_world *w, uf_counters *counters)
 {
     if (!w || !counters || counters->size < sizeof *counters)
         return uf_fail(UF_EINVAL, "uf_world_counters: argument %s",
-                       !w ? "world is NULL" : !counters ? "counters is NULL" : "counters.size is too small");
+                       !w          ? "world is NULL"
+                       : !counters ? "counters is NULL"
+                                   : "counters.size is too small");
     uf_order_counters order;
     uint64_t eagain;
     uf_engine_counters(w->engine, &order, &eagain);
