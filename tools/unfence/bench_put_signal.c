@@ -15,7 +15,7 @@
 #define COUNT_NUMBER (1ull << 40) /* message numbers that no lane reaches */
 #define AREA_MAX   (512ull << 20) /* of each of the two buffers; larger windows are made smaller, and reported so */
 
-typedef enum policy { POLICY_UNSIGNALLED, POLICY_WEAK, POLICY_STRONG, POLICY_ORDERED, POLICY_SET, POLICY_COUNT } policy;
+typedef enum put_policy { POLICY_UNSIGNALLED, POLICY_WEAK, POLICY_STRONG, POLICY_ORDERED, POLICY_SET, POLICY_COUNT } put_policy;
 static const char *const policy_names[] = {"unsignalled", "weak", "strong", "ordered", "set", NULL};
 
 /* Everything the lanes of a run share. */
@@ -29,7 +29,7 @@ typedef struct bench_area {
 /* One policy of one comparison. Numbers grow for the whole run, so a stale message is never taken for a new one. */
 typedef struct put_lane {
     bench_area *area;
-    policy policy;
+    put_policy policy;
     uint64_t *sig, *done;  /* signal words: of the puts, and of the end of a slice */
     uint64_t number;       /* messages so far (of the sender; receivers follow) */
     uint64_t signals;      /* that this PE should have seen */
@@ -284,7 +284,7 @@ typedef struct comparison {
     const bench_lane *unsignalled, *floor; /* NULL if not there */
 } comparison;
 
-static bool policy_wanted(const bench_pe *b, policy p)
+static bool policy_wanted(const bench_pe *b, put_policy p)
 {
     for (size_t i = 0; i < b->options->policies.n; i++) {
         if (strcmp(b->options->policies.text[i], policy_names[p]) == 0)
@@ -296,7 +296,7 @@ static bool policy_wanted(const bench_pe *b, policy p)
 /* Every policy gets signal words of its own, collectively, in the same order everywhere. */
 static int add_policies(bench_pe *b, bench_area *area, comparison *c, uint64_t *words, bool stream)
 {
-    for (policy p = 0; p < POLICY_COUNT; p++) {
+    for (put_policy p = 0; p < POLICY_COUNT; p++) {
         bool needed = policy_wanted(b, p) || (p == POLICY_UNSIGNALLED && stream);
         if (!needed || (p == POLICY_UNSIGNALLED && !stream))
             continue;

@@ -4,7 +4,7 @@
  * library's own sentence. Nothing is left open or behind. */
 #include "info.h"
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/private.h"
 #include "options.h"
 #include <inttypes.h>
 #include <stdarg.h>
