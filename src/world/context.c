@@ -87,7 +87,8 @@ int uf_ctx_destroy(uf_ctx *ctx)
         return UF_OK;
     uf_world *w = ctx->world;
     if (ctx == w->default_ctx)
-        return uf_fail(UF_EINVAL, "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
+        return uf_fail(UF_EINVAL,
+                       "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
     /* Out of the list first: a barrier of another thread must not look at lanes that are being closed. */
     pthread_mutex_lock(&w->contexts_lock);
