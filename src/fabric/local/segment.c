@@ -86,12 +86,6 @@ static void unmap_to_reserved(unsigned char *at, size_t bytes)
     mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-void uf_local_segment_drop(uf_local_range *range, size_t bytes)
-{
-    unmap_to_reserved(range->base + range->used - bytes, bytes);
-    range->used -= bytes;
-}
-
 static int check_room(const uf_local_range *range, size_t bytes)
 {
     if (bytes == 0 || bytes % page_bytes())
