@@ -191,6 +191,12 @@ close_segment:
     return rc;
 }
 
+void uf_local_segment_drop(uf_local_range *range, size_t bytes)
+{
+    range->used -= bytes;
+    unmap_to_reserved(range->base + range->used, bytes);
+}
+
 /* Refuses anything but a sealed memfd of the right size: a wrong descriptor must never become a mapping that can shrink. */
 static int check_segment(int fd, size_t bytes, const uf_local_identity *peer)
 {
