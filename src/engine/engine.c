@@ -155,23 +155,30 @@ bool uf_engine_thread_arm(uf_engine *e)
 
 /* ---------------------------------------------------------------- operations */
 
-/* Between two tries of a caller that found the queues full: UF_OK to try again. */
-static int back_off(uf_engine *e, uint64_t deadline, uint32_t round, int cause)
+/* Between two tries of a caller that found the queues full: UF_OK to try again. The clock is read only here, so that
+ * an operation that finds room costs no system call. */
+static int back_off(uf_engine *e, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
 {
-    if (deadline == 0)
-        return uf_fail(cause, "PE %d: the queues are full and the caller asked not to wait (UF_NOWAIT)", e->pe);
-    if (round % 64 == 63 && e->driver->now(e->driver->arg) >= deadline)
-        return uf_fail(UF_ETIMEDOUT,
-                       "PE %d: an operation found no room in the queues until its deadline: the network or a peer does not "
-                       "take what was sent; UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
-                       e->pe);
+    if (timeout_ns == 0)
+        return uf_fail(UF_EAGAIN, "PE %d: the queues are full and the caller asked not to wait (UF_NOWAIT)", e->pe);
+    if (round % 64 == 0) {
+        uint64_t now = e->driver->now(e->driver->arg);
+        if (round == 0)
+            *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+        else if (now >= *deadline)
+            return uf_fail(UF_ETIMEDOUT,
+                           "PE %d: an operation found no room in the queues until its deadline: the network or a peer does not "
+                           "take what was sent; UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
+                           e->pe);
+    }
     if (uf_engine_poll(e) <= 0)
         e->driver->relax(e->driver->arg, round);
     return UF_OK;
 }
 
-int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, uint64_t deadline)
+int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns)
 {
+    uint64_t deadline = 0;
     for (uint32_t round = 0;; round++) {
         lock(e);
         int rc = e->broken ? e->broken : uf_order_submit(e->order, lane, op);
@@ -179,39 +186,31 @@ int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, u
         unlock(e);
         if (rc != UF_EAGAIN)
             return rc;
-        rc = back_off(e, deadline, round, UF_EAGAIN);
+        rc = back_off(e, timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }
 }
 
-int uf_engine_submit_many(uf_engine *e, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t deadline,
+int uf_engine_submit_many(uf_engine *e, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t timeout_ns,
                           uint32_t *done)
 {
-    uint32_t i = 0;
-    for (uint32_t round = 0; i < n; round++) {
+    uint64_t deadline = 0;
+    *done = 0;
+    for (uint32_t round = 0; *done < n; round++) {
         int rc = UF_OK;
-        uint32_t before = i;
         lock(e);
-        while (i < n && rc == UF_OK) {
-            rc = e->broken ? e->broken : uf_order_submit(e->order, lanes[i], &ops[i]);
-            if (rc == UF_OK)
-                i++;
+        while (*done < n && (rc = e->broken ? e->broken : uf_order_submit(e->order, lanes[*done], &ops[*done])) == UF_OK) {
+            ++*done;
+            round = 0;
         }
         ring(e);
         unlock(e);
-        *done = i;
-        if (rc != UF_OK && rc != UF_EAGAIN)
+        if (rc == UF_EAGAIN)
+            rc = back_off(e, timeout_ns, &deadline, round);
+        if (rc)
             return rc;
-        if (i > before)
-            round = 0;
-        if (i < n) {
-            rc = back_off(e, deadline, round, UF_EAGAIN);
-            if (rc)
-                return rc;
-        }
     }
-    *done = n;
     return UF_OK;
 }
 
@@ -381,6 +380,11 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
 int uf_engine_start(uf_engine *e)
 {
     return e->want_thread ? uf_engine_thread_start(e) : UF_OK;
+}
+
+void uf_engine_stop(uf_engine *e)
+{
+    uf_engine_thread_stop(e);
 }
 
 void uf_engine_destroy(uf_engine *e)

@@ -36,15 +36,17 @@ typedef struct uf_engine_params {
 int uf_engine_create(const uf_engine_params *params, uf_engine **engine);
 /* Starts the progress thread if driver and settings say so. After the fabric is connected. */
 int uf_engine_start(uf_engine *engine);
-/* Stops the thread. The caller has made everything quiet or given up on it. */
+/* Stops the thread; everything else still works. For the orderly end of a world. */
+void uf_engine_stop(uf_engine *engine);
+/* Stops the thread and frees. The caller has made everything quiet or given up on it. */
 void uf_engine_destroy(uf_engine *engine);
 
 int uf_engine_lane_open(uf_engine *engine, uf_order_ctx *ctx, uint32_t peer, uf_order_lane **lane);
 int uf_engine_lane_close(uf_engine *engine, uf_order_lane *lane);
-/* Starts one operation. When queues are full it makes progress and tries again until `deadline` (engine time; 0: UF_EAGAIN at once). */
-int uf_engine_submit(uf_engine *engine, uf_order_lane *lane, const uf_order_op *op, uint64_t deadline);
+/* Starts one operation. When queues are full it makes progress and tries again for `timeout_ns` (0: UF_EAGAIN at once). */
+int uf_engine_submit(uf_engine *engine, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns);
 /* The same for many, one doorbell; *done of them were accepted. */
-int uf_engine_submit_many(uf_engine *engine, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t deadline,
+int uf_engine_submit_many(uf_engine *engine, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t timeout_ns,
                           uint32_t *done);
 void uf_engine_mark(uf_engine *engine, uf_order_lane *lane, bool remote, uf_order_mark *mark);
 int uf_engine_mark_test(uf_engine *engine, uf_order_lane *lane, const uf_order_mark *mark);

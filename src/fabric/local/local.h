@@ -16,15 +16,23 @@ typedef struct uf_local_identity {
     uint64_t pid_namespace;    /* inode of /proc/self/ns/pid */
     int32_t pid;
     uint32_t uid;
-    uint64_t nonce;            /* of this world's PE: also written at the start of its probe memfd */
-    int32_t probe_fd;          /* memfd with the nonce: who can map it and reads the nonce can map our heap */
-    int32_t cma;               /* process_vm_writev from our host peers is expected to work (not decided by us alone) */
+    uint64_t nonce;   /* of this world's PE: also written at the start of its probe memfd */
+    int32_t probe_fd; /* memfd with the nonce: who can map it and reads the nonce can map our heap */
+    int32_t cma;      /* process_vm_writev from our host peers is expected to work (not decided by us alone) */
 } uf_local_identity;
 
 int uf_local_identify(uf_local_identity *mine);
 void uf_local_identity_close(uf_local_identity *mine);
 /* True if `peer` is of the same kernel and its memory can be mapped; *why is a sentence either way (static string). */
 bool uf_local_reachable(const uf_local_identity *mine, const uf_local_identity *peer, const char **why);
+/* True if both are of one process (PEs as threads). */
+bool uf_local_same_process(const uf_local_identity *peer);
+/* False only if `peer`'s process is surely gone: ended (also as a zombie), replaced by exec, or its pid is another's by now. */
+bool uf_local_alive(const uf_local_identity *peer);
+
+/* Largest alignment of a pointer that an equally aligned offset into a range gives: ranges start at a multiple of it, or of the
+ * power of two that holds `max` where that is less (2 MiB at least). */
+#define UF_LOCAL_RANGE_ALIGN ((size_t)1 << 30)
 
 /* Address space for one PE's heap: `max` bytes reserved, segments appended at increasing offsets, each a memfd. */
 typedef struct uf_local_range {
@@ -34,14 +42,17 @@ typedef struct uf_local_range {
 /* UF_ENOMEM with needed and allowed (RLIMIT_AS). */
 int uf_local_range_reserve(size_t max, uf_local_range *range);
 void uf_local_range_release(uf_local_range *range);
-/* Creates a segment of `bytes` (page multiple) in our own range at `range->used`: memory is reserved now (fallocate), so that a full host fails
+/* Creates a segment of `bytes` (page multiple; 2 MiB multiples get huge pages) in our own range at `range->used`: memory is reserved now (fallocate), so that a full host fails
  * here, with needed and available bytes in the message, and never later by SIGBUS. *fd is the memfd, the caller's to close. */
 int uf_local_segment_create(uf_local_range *range, size_t bytes, int *fd);
+/* Takes back the last segment of `bytes`, as if it had never been appended. */
+void uf_local_segment_drop(uf_local_range *range, size_t bytes);
 /* Maps a peer's segment into our range for that peer, at its `used`. */
 int uf_local_segment_map(uf_local_range *range, const uf_local_identity *peer, int peer_fd, size_t bytes);
 
 /* Copies into or out of a same-host peer's memory that is not mapped: `remote` is an address of that process. The same process: memcpy; else
- * process_vm_writev / readv. UF_EUNSUPPORTED if the system forbids it (the caller then goes through the owner's engine). Blocks for the copy. */
+ * process_vm_writev / readv. UF_EUNSUPPORTED if the system forbids it (the caller then goes through the owner's engine, inbox.h). UF_EPEER if
+ * the process is gone, UF_ERANGE if the memory is not mapped there. Blocks for the copy. After an error any part may have been copied. */
 int uf_local_copy_to(const uf_local_identity *peer, uint64_t remote, const void *src, size_t bytes);
 int uf_local_copy_from(const uf_local_identity *peer, uint64_t remote, void *dst, size_t bytes);
 

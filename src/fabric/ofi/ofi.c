@@ -1,0 +1,579 @@
+/* ofi.c - opens and closes the libfabric fabric: asks for the providers, builds the rails, states what they can do.
+ *
+ * Everything that may fail for a reason outside (no such provider, a full /dev/shm, too few descriptors) fails here, before the
+ * first WR, with the reason and what would help. Nothing is set in the user's environment: no provider's default is known to do harm that
+ * an attribute could not avert. Called by the engine's thread, one call at a time. */
+#include "fabric/ofi/ofi.h"
+#include "base/log.h"
+#include <dirent.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define SHM_DIRECTORY "/dev/shm"
+
+enum {
+    CANDIDATES_MAX = 8,
+    STRING_ADDRESS_BYTES = 64, /* of FI_ADDR_STR: the same on all PEs, though pids differ in length */
+    DEFAULT_DEPTH = 256,
+    ONE_MESSAGE_MAX = 1 << 30,
+    SPARE_DESCRIPTORS = 32,
+};
+
+/* ---------------------------------------------------------------- errors */
+
+int uf_ofi_code(int error)
+{
+    switch (error) {
+    case FI_ECONNREFUSED:
+    case FI_ECONNRESET:
+    case FI_ECONNABORTED:
+    case FI_ENOTCONN:
+    case FI_ESHUTDOWN:
+    case FI_EHOSTUNREACH:
+    case FI_EHOSTDOWN:
+    case FI_ENETUNREACH:
+    case FI_ETIMEDOUT:
+    case FI_ECANCELED:
+    case EPIPE:
+    case ESRCH:
+        return UF_EPEER;
+    default:
+        return UF_EFABRIC;
+    }
+}
+
+/* Which limit of the process is behind an error, as a sentence's tail. */
+static void limit_behind(int error, char *text, size_t bytes)
+{
+    struct rlimit limit;
+    text[0] = 0;
+    if ((error == EMFILE || error == ENFILE) && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(text, bytes, "; the open-file limit is %llu (raise it: ulimit -n)", (unsigned long long)limit.rlim_cur);
+    else if ((error == ENOMEM || error == EAGAIN || error == EPERM) && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+             limit.rlim_cur != RLIM_INFINITY)
+        snprintf(text, bytes, "; %llu bytes of memory may be locked (raise it if the device pins memory: ulimit -l unlimited)",
+                 (unsigned long long)limit.rlim_cur);
+    else if (error == ENOSPC)
+        snprintf(text, bytes, "; %s has %llu bytes free", SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
+}
+
+int uf_ofi_fail(int code, int rc, const char *format, ...)
+{
+    char what[512], limit[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    limit_behind(-rc, limit, sizeof limit);
+    return uf_fail(code, "%s: %s%s", what, fi_strerror(-rc), limit);
+}
+
+/* ---------------------------------------------------------------- asking */
+
+/* The newest interface that headers and library both know; 1.17 at least. */
+static uint32_t api_version(void)
+{
+    uint32_t built = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), running = fi_version();
+    return running < built ? running : built;
+}
+
+static struct fi_info *make_hints(const char *provider, uint64_t level, uint64_t more_modes)
+{
+    struct fi_info *hints = fi_allocinfo();
+    if (!hints)
+        return NULL;
+    bool efa = provider && strncasecmp(provider, "efa", 3) == 0;
+    hints->caps = FI_MSG | FI_RMA | (efa ? FI_SOURCE : 0);
+    hints->mode = FI_CONTEXT | FI_CONTEXT2 | more_modes;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->av_type = FI_AV_TABLE;
+    hints->tx_attr->op_flags = level;
+    /* shm would otherwise copy writes into the peer's memory within post, and report those that fail without their context. */
+    if (provider && strcmp(provider, "shm") == 0)
+        hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_RMA_WAW;
+    if (provider && !(hints->fabric_attr->prov_name = strdup(provider))) {
+        fi_freeinfo(hints);
+        return NULL;
+    }
+    return hints;
+}
+
+static int get_info(const char *provider, uint64_t level, uint64_t more_modes, struct fi_info **list)
+{
+    struct fi_info *hints = make_hints(provider, level, more_modes);
+    if (!hints)
+        return -FI_ENOMEM;
+    *list = NULL;
+    int rc = fi_getinfo(api_version(), NULL, NULL, 0, hints, list);
+    fi_freeinfo(hints);
+    return rc;
+}
+
+/* What one provider offers. EFA without unsolicited receives takes a receive for each immediate (FI_RX_CQ_DATA). */
+static int offers_of(const char *provider, struct fi_info **list)
+{
+    int rc = get_info(provider, 0, 0, list);
+    if (rc && strncasecmp(provider, "efa", 3) == 0)
+        rc = get_info(provider, 0, FI_RX_CQ_DATA, list);
+    return rc;
+}
+
+/* The names of all providers here that could serve, for the error of one that cannot. */
+static void list_available(char *text, size_t bytes)
+{
+    struct fi_info *list = NULL;
+    text[0] = 0;
+    if (get_info(NULL, 0, 0, &list))
+        snprintf(text, bytes, "none");
+    for (const struct fi_info *i = list; i; i = i->next) {
+        const char *name = i->fabric_attr->prov_name;
+        bool known = false;
+        for (const struct fi_info *j = list; j != i && !known; j = j->next)
+            known = strcmp(j->fabric_attr->prov_name, name) == 0;
+        size_t used = strlen(text);
+        if (!known && used + strlen(name) + 3 < bytes)
+            snprintf(text + used, bytes - used, "%s%s", used ? ", " : "", name);
+    }
+    fi_freeinfo(list);
+}
+
+/* Our address on the way to the rendezvous "host:port": what a datagram to it would carry. False if that is not known. */
+static bool route_to(const char *root, struct sockaddr_storage *ours)
+{
+    char host[256];
+    const char *colon = strrchr(root, ':');
+    if (!colon || colon == root || (size_t)(colon - root) >= sizeof host)
+        return false;
+    size_t length = (size_t)(colon - root), skip = root[0] == '[' && root[length - 1] == ']';
+    memcpy(host, root + skip, length - 2 * skip);
+    host[length - 2 * skip] = 0;
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+    if (getaddrinfo(host, colon + 1, &hints, &found))
+        return false;
+    bool known = false;
+    for (const struct addrinfo *a = found; a && !known; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        socklen_t bytes = sizeof *ours;
+        known = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)ours, &bytes) == 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    freeaddrinfo(found);
+    return known;
+}
+
+/* ---------------------------------------------------------------- choosing */
+
+typedef struct choice {
+    struct fi_info *list; /* owns what chosen points into */
+    const struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    int n;
+    const char *provider;
+} choice;
+
+static int refuse(const uf_fabric_params *params, const char *why)
+{
+    char available[256];
+    list_available(available, sizeof available);
+    return uf_fail(UF_EUNSUPPORTED,
+                   "PE %d: libfabric %u.%u has no endpoint of %s%s for this job%s; available here: %s; choose with "
+                   "UNFENCE_FABRIC=ofi:PROVIDER",
+                   params->pe, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), params->provider[0] ? "provider " : "any provider",
+                   params->provider, why, available);
+}
+
+/* Why none of the offers served, if that can be told. */
+static void why_none(const uf_fabric_params *params, bool saw_shm, char *why, size_t bytes)
+{
+    const char *interface = params->settings->text[UF_SET_INTERFACE];
+    why[0] = 0;
+    if (saw_shm)
+        snprintf(why, bytes, " (shm refuses if %s has not 16 MiB for each core free: %llu bytes are; enlarge it or use tcp)",
+                 SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
+    else if (interface[0])
+        snprintf(why, bytes, " (UNFENCE_INTERFACE=%s names no interface or address that it can use)", interface);
+    else if (!params->one_host)
+        snprintf(why, bytes, " (PEs are on several hosts: loopback does not serve)");
+}
+
+static int choose(const uf_fabric_params *params, choice *c)
+{
+    const char *names[CANDIDATES_MAX];
+    struct sockaddr_storage ours;
+    uf_ofi_wish wish = {
+        .one_host = params->one_host,
+        .efa_direct = strcasecmp(params->provider, "efa-direct") == 0,
+        .efa_plain = strcasecmp(params->provider, "efa") == 0,
+        .interface = params->settings->text[UF_SET_INTERFACE],
+    };
+    if (!params->one_host && route_to(params->settings->text[UF_SET_ROOT], &ours))
+        wish.route = (const struct sockaddr *)&ours;
+    if (strcasecmp(params->provider, "shm") == 0 && !params->one_host)
+        return refuse(params, " (shm reaches PEs of the same host only, and some are elsewhere)");
+    int n = uf_ofi_candidates(params->provider, params->one_host, names, CANDIDATES_MAX);
+    bool shm_failed = false;
+    for (int i = 0; i < n; i++) {
+        int rc = offers_of(names[i], &c->list);
+        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, UF_OFI_RAILS_MAX);
+        c->provider = names[i];
+        if (c->n)
+            return UF_OK;
+        fi_freeinfo(c->list);
+        c->list = NULL;
+        shm_failed |= strcasecmp(names[i], "shm") == 0;
+    }
+    char why[512];
+    why_none(params, shm_failed, why, sizeof why);
+    return refuse(params, why);
+}
+
+/* A connection to each PE is a descriptor; running out of them later would be a silent wait. */
+static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info)
+{
+    struct rlimit limit;
+    unsigned long long used = 0, needed = info->addr_format == FI_ADDR_STR ? 0 : (unsigned long long)params->n_pes;
+    DIR *open_now = opendir("/proc/self/fd");
+    if (!open_now && errno == EMFILE)
+        return uf_ofi_fail(UF_ESYSTEM, -EMFILE, "PE %d: no descriptor is left", params->pe);
+    if (!open_now || getrlimit(RLIMIT_NOFILE, &limit)) {
+        if (open_now)
+            closedir(open_now);
+        return UF_OK;
+    }
+    while (readdir(open_now))
+        used++;
+    closedir(open_now);
+    needed += SPARE_DESCRIPTORS;
+    if (used + needed <= limit.rlim_cur)
+        return UF_OK;
+    return uf_fail(UF_ESYSTEM,
+                   "PE %d: %s needs about %llu descriptors for %d PEs, %llu are in use and the open-file limit is %llu: raise it "
+                   "(ulimit -n)",
+                   params->pe, info->fabric_attr->prov_name, needed, params->n_pes, used, (unsigned long long)limit.rlim_cur);
+}
+
+/* ---------------------------------------------------------------- building */
+
+static uint32_t least(size_t a, size_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
+{
+    const struct fi_info *info = c->chosen[0];
+    uf_fabric_caps *caps = &ofi->base.caps;
+    bool solicited = info->mode & FI_RX_CQ_DATA;
+    ofi->source = tuning->headers_only ? UF_OFI_SOURCE_HEADER
+                  : tuning->cqe_source ? UF_OFI_SOURCE_CQE
+                                       : uf_ofi_choose_source(info);
+    ofi->data_prefix = ofi->source == UF_OFI_SOURCE_DATA ? (uint64_t)params->pe << 32 : 0;
+    ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
+    ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
+    ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
+
+    ofi->whole_imm = uf_ofi_whole_imm_size(info);
+
+    snprintf(caps->fabric, sizeof caps->fabric, "ofi");
+    snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
+    uf_ofi_describe(info, caps->detail, sizeof caps->detail);
+    caps->n_rails = ofi->n_rails;
+    caps->imm_bits = ofi->source == UF_OFI_SOURCE_HEADER ? 0 : 32;
+    caps->imm_placed = uf_ofi_default_level_placed(info);
+    caps->duplicates = strncasecmp(caps->provider, "efa", 3) == 0;
+    caps->ordered_writes = info->tx_attr->msg_order & FI_ORDER_RMA_WAW;
+    caps->needs_desc = info->domain_attr->mr_mode & FI_MR_LOCAL;
+    caps->virtual_address = info->domain_attr->mr_mode & FI_MR_VIRT_ADDR;
+    caps->max_message = info->ep_attr->max_msg_size < ONE_MESSAGE_MAX ? info->ep_attr->max_msg_size : ONE_MESSAGE_MAX;
+    caps->inline_bytes = least(ofi->inject_write > UF_MESSAGE_BYTES ? ofi->inject_write : UF_MESSAGE_BYTES, UINT32_MAX);
+    caps->tx_depth = least(params->tx_depth ? params->tx_depth : DEFAULT_DEPTH, info->tx_attr->size);
+    uint32_t receives = params->receives + (solicited ? params->remote_cqes : 0);
+    caps->max_receives = least(receives ? receives : DEFAULT_DEPTH, info->rx_attr->size);
+    caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
+    if (info->nic && info->nic->link_attr)
+        caps->rate_bytes = info->nic->link_attr->speed / 8;
+}
+
+/* Whether the provider can tell that bytes are placed: it offers endpoints whose default is that. */
+static void ask_placed(uf_ofi *ofi, const char *provider)
+{
+    struct fi_info *list = NULL;
+    if (get_info(provider, FI_DELIVERY_COMPLETE, FI_RX_CQ_DATA, &list) == 0)
+        ofi->placed_flags = FI_DELIVERY_COMPLETE;
+    fi_freeinfo(list);
+    ofi->base.caps.write_placed = ofi->placed_flags != 0 || ofi->base.caps.imm_placed;
+}
+
+/* A device may have fewer entries than wished for: halves the share of remote completions until it accepts. */
+static int open_cq(uf_ofi *ofi, uf_ofi_rail *rail, bool wait)
+{
+    uf_fabric_caps *caps = &ofi->base.caps;
+    int rc;
+    for (;;) {
+        struct fi_cq_attr attr = {
+            .size = (size_t)caps->tx_depth + caps->max_receives + caps->cq_depth,
+            .format = FI_CQ_FORMAT_DATA,
+            .wait_obj = wait ? FI_WAIT_FD : FI_WAIT_NONE,
+        };
+        rc = fi_cq_open(rail->domain, &attr, &rail->cq, NULL);
+        if (rc == 0)
+            break;
+        if (wait) { /* shm has no descriptor to wait on */
+            wait = false;
+        } else if (caps->cq_depth > 64) {
+            caps->cq_depth /= 2;
+        } else {
+            return rc;
+        }
+    }
+    if (wait && fi_control(&rail->cq->fid, FI_GETWAIT, &ofi->wait_fd))
+        ofi->wait_fd = -1;
+    return 0;
+}
+
+static int make_slots(uf_ofi *ofi, uint32_t index)
+{
+    uf_ofi_rail *rail = &ofi->rails[index];
+    const uf_fabric_caps *caps = &ofi->base.caps;
+    rail->n_slots = caps->tx_depth + caps->max_receives;
+    size_t bytes = rail->n_slots * sizeof *rail->slots;
+    rail->slots = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    rail->address_of = malloc(ofi->n_pes * sizeof *rail->address_of);
+    rail->pe_of = malloc(ofi->n_pes * sizeof *rail->pe_of);
+    if (!rail->slots || !rail->address_of || !rail->pe_of)
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for %u work requests and receives (%zu bytes)", ofi->pe, rail->n_slots,
+                       bytes);
+    memset(rail->slots, 0, bytes);
+    for (uint32_t i = 0; i < ofi->n_pes; i++) {
+        rail->address_of[i] = FI_ADDR_NOTAVAIL;
+        rail->pe_of[i] = UINT32_MAX;
+    }
+    for (uint32_t i = caps->tx_depth; i-- > 0;)
+        uf_ofi_slot_give(rail, &rail->slots[i]);
+    if (!caps->needs_desc)
+        return UF_OK;
+    ofi->next_key++;
+    int rc = uf_ofi_mr_rail(ofi, index, rail->slots, bytes, false, &rail->slots_mr);
+    if (rc == UF_OK)
+        rail->slots_desc = fi_mr_desc(rail->slots_mr);
+    return rc;
+}
+
+static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char **step)
+{
+    struct fi_av_attr av = {.type = FI_AV_TABLE, .count = ofi->n_pes};
+    int rc = fi_fabric(rail->info->fabric_attr, &rail->fabric, NULL);
+    *step = "fabric";
+    if (rc == 0) {
+        *step = "domain";
+        rc = fi_domain(rail->fabric, rail->info, &rail->domain, NULL);
+    }
+    if (rc == 0) {
+        *step = "address vector";
+        rc = fi_av_open(rail->domain, &av, &rail->av, NULL);
+    }
+    if (rc == 0) {
+        *step = "completion queue";
+        rc = open_cq(ofi, rail, wait);
+    }
+    if (rc == 0) {
+        *step = "endpoint";
+        rc = fi_endpoint(rail->domain, rail->info, &rail->ep, NULL);
+    }
+    if (rc == 0)
+        rc = fi_ep_bind(rail->ep, &rail->av->fid, 0);
+    if (rc == 0)
+        rc = fi_ep_bind(rail->ep, &rail->cq->fid, FI_TRANSMIT | FI_RECV);
+    if (rc == 0) {
+        *step = "enabled endpoint";
+        rc = fi_enable(rail->ep);
+    }
+    return rc;
+}
+
+static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, bool wait)
+{
+    uf_ofi_rail *rail = &ofi->rails[index];
+    rail->info = fi_dupinfo(info);
+    if (!rail->info)
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for a rail", ofi->pe);
+    const char *step = "";
+    int rc = build_endpoint(ofi, rail, wait, &step);
+    if (rc)
+        return uf_ofi_fail(rc == -FI_ENOMEM ? UF_ENOMEM : UF_EFABRIC, rc, "PE %d: provider %s on %s gave no %s", ofi->pe,
+                           ofi->base.caps.provider, ofi->base.caps.detail, step);
+    rc = make_slots(ofi, index);
+    if (rc)
+        return rc;
+    for (uint32_t i = ofi->base.caps.tx_depth; i < rail->n_slots; i++) {
+        rail->slots[i].kind = UF_OFI_SLOT_RECEIVE;
+        uf_ofi_receive(ofi, rail, &rail->slots[i]);
+    }
+    return UF_OK;
+}
+
+/* The size of an address is the same on all PEs, since they are exchanged as one array. */
+static int measure_address(uf_ofi *ofi)
+{
+    char name[UF_FABRIC_ADDRESS_MAX] = "";
+    size_t bytes = sizeof name;
+    int rc = fi_getname(&ofi->rails[0].ep->fid, name, &bytes);
+    bool string = ofi->rails[0].info->addr_format == FI_ADDR_STR;
+    if (rc || bytes > sizeof name || (string && bytes > STRING_ADDRESS_BYTES))
+        return uf_ofi_fail(UF_EFABRIC, rc ? rc : -FI_ETOOSMALL, "PE %d: the address of the endpoint cannot be had", ofi->pe);
+    ofi->base.caps.address_bytes = string ? STRING_ADDRESS_BYTES : bytes;
+    if (strcmp(ofi->base.caps.provider, "shm"))
+        return UF_OK;
+    snprintf(ofi->base.caps.detail, sizeof ofi->base.caps.detail, "%s", name);
+    return uf_ofi_shm_reserve(SHM_DIRECTORY, name);
+}
+
+/* ---------------------------------------------------------------- open, close, addresses */
+
+static void close_rail(uf_ofi_rail *rail)
+{
+    if (rail->ep)
+        fi_close(&rail->ep->fid);
+    if (rail->slots_mr)
+        fi_close(&rail->slots_mr->fid);
+    if (rail->cq)
+        fi_close(&rail->cq->fid);
+    if (rail->av)
+        fi_close(&rail->av->fid);
+    if (rail->domain)
+        fi_close(&rail->domain->fid);
+    if (rail->fabric)
+        fi_close(&rail->fabric->fid);
+    fi_freeinfo(rail->info);
+    free(rail->slots);
+    free(rail->address_of);
+    free(rail->pe_of);
+}
+
+static void ofi_close(uf_fabric *f)
+{
+    uf_ofi *ofi = (uf_ofi *)f;
+    while (ofi->mrs)
+        uf_ofi_mr_close(f, ofi->mrs);
+    for (uint32_t i = 0; i < ofi->n_rails; i++)
+        close_rail(&ofi->rails[i]);
+    free(ofi);
+}
+
+static int cores_here(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
+{
+    read_attributes(ofi, params, c, tuning);
+    ask_placed(ofi, c->provider);
+    int rc = check_descriptors(params, c->chosen[0]);
+    bool wait = ofi->n_rails == 1 && (tuning->wait_fd || uf_ofi_wants_wait_fd(params->one_host, params->n_pes, cores_here()));
+    for (uint32_t i = 0; i < ofi->n_rails && rc == UF_OK; i++)
+        rc = build_rail(ofi, i, c->chosen[tuning->endpoints ? 0 : i], wait);
+    return rc ? rc : measure_address(ofi);
+}
+
+int uf_ofi_open_tuned(const uf_fabric_params *params, const uf_ofi_tuning *tuning, uf_fabric **out)
+{
+    if (fi_version() < FI_VERSION(1, 17))
+        return uf_fail(UF_EUNSUPPORTED, "PE %d: libfabric %u.%u is older than 1.17, the oldest that serves", params->pe,
+                       FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+    int swept = uf_ofi_shm_sweep(SHM_DIRECTORY);
+    if (swept)
+        uf_log(UF_LOG_INFO, params->pe, "removed %d files that dead processes had left in %s", swept, SHM_DIRECTORY);
+    choice c = {0};
+    int rc = choose(params, &c);
+    if (rc)
+        return rc;
+    uint32_t n_rails = tuning->endpoints ? tuning->endpoints : (uint32_t)c.n;
+    uf_ofi *ofi = calloc(1, sizeof *ofi + n_rails * sizeof ofi->rails[0]);
+    if (!ofi) {
+        fi_freeinfo(c.list);
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for %u rails", params->pe, n_rails);
+    }
+    ofi->base.ops = &uf_fabric_ofi;
+    ofi->pe = params->pe;
+    ofi->n_pes = (uint32_t)params->n_pes;
+    ofi->n_rails = n_rails;
+    ofi->wait_fd = -1;
+    rc = build(ofi, params, &c, tuning);
+    fi_freeinfo(c.list);
+    if (rc)
+        ofi_close(&ofi->base);
+    else
+        *out = &ofi->base;
+    return rc;
+}
+
+static int ofi_open(const uf_fabric_params *params, uf_fabric **out)
+{
+    static const uf_ofi_tuning as_found;
+    return uf_ofi_open_tuned(params, &as_found, out);
+}
+
+static int ofi_address(uf_fabric *f, uint32_t rail, void *address)
+{
+    uf_ofi *ofi = (uf_ofi *)f;
+    if (rail >= ofi->n_rails)
+        return uf_fail(UF_ERANGE, "PE %d: there is no rail %u", ofi->pe, rail);
+    size_t bytes = f->caps.address_bytes;
+    memset(address, 0, bytes);
+    int rc = fi_getname(&ofi->rails[rail].ep->fid, address, &bytes);
+    return rc ? uf_ofi_fail(UF_EFABRIC, rc, "PE %d: the address on rail %u cannot be had", ofi->pe, rail) : UF_OK;
+}
+
+static int ofi_connect(uf_fabric *f, uint32_t index, uint32_t peer, const void *address)
+{
+    uf_ofi *ofi = (uf_ofi *)f;
+    if (index >= ofi->n_rails || peer >= ofi->n_pes)
+        return uf_fail(UF_ERANGE, "PE %d: there is no PE %u on rail %u", ofi->pe, peer, index);
+    uf_ofi_rail *rail = &ofi->rails[index];
+    fi_addr_t made = FI_ADDR_NOTAVAIL;
+    int rc = fi_av_insert(rail->av, address, 1, &made, 0, NULL);
+    if (rc != 1)
+        return uf_ofi_fail(UF_EPEER, rc < 0 ? rc : -FI_EADDRNOTAVAIL,
+                           "PE %d: the address of PE %u on rail %u was refused by provider %s (it takes %zu endpoints)", ofi->pe,
+                           peer, index, f->caps.provider, rail->info->domain_attr->ep_cnt);
+    rail->address_of[peer] = made;
+    if (made < ofi->n_pes)
+        rail->pe_of[made] = peer;
+    return UF_OK;
+}
+
+static const char *ofi_error(uf_fabric *f)
+{
+    return ((uf_ofi *)f)->error;
+}
+
+const struct uf_fabric_ops uf_fabric_ofi = {
+    .name = "ofi",
+    .open = ofi_open,
+    .close = ofi_close,
+    .address = ofi_address,
+    .connect = ofi_connect,
+    .mr_register = uf_ofi_mr_register,
+    .mr_close = uf_ofi_mr_close,
+    .mr_key = uf_ofi_mr_key,
+    .mr_desc = uf_ofi_mr_desc,
+    .post = uf_ofi_post,
+    .flush = NULL,
+    .poll = uf_ofi_poll,
+    .wait_fd = uf_ofi_wait_fd,
+    .arm = uf_ofi_arm,
+    .error = ofi_error,
+};

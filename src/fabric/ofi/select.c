@@ -1,0 +1,237 @@
+/* select.c - chooses among what fi_getinfo offers. Pure: looks at attributes and at its arguments, touches nothing.
+ *
+ * Here, and only here, stand the few facts about providers that fi_info does not carry: who names the sender of a remote
+ * write, what EFA's completions mean, which interfaces lead nowhere. Each says why it is believed. */
+#include "fabric/ofi/ofi.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---------------------------------------------------------------- providers */
+
+/* Utility providers that turn a core provider's connections or datagrams into the RDM endpoints we need. tcp is RDM by itself from
+ * libfabric 1.18 on and tcp;ofi_rxm before. */
+static const struct {
+    const char *name;
+    const char *tried[2];
+} layered[] = {
+    {"tcp", {"tcp", "tcp;ofi_rxm"}}, {"verbs", {"verbs;ofi_rxm", "verbs"}},
+    {"net", {"net", "net;ofi_rxm"}}, {"udp", {"udp;ofi_rxd", "udp"}},
+    {"efa", {"efa", NULL}},          {"efa-direct", {"efa", NULL}}, /* a fabric of provider efa */
+};
+
+static int add_layers(const char *name, const char **names, int n, int max)
+{
+    for (size_t i = 0; i < sizeof layered / sizeof layered[0]; i++) {
+        if (strcasecmp(name, layered[i].name))
+            continue;
+        for (int j = 0; j < 2 && n < max; j++)
+            if (layered[i].tried[j])
+                names[n++] = layered[i].tried[j];
+        return n;
+    }
+    if (n < max)
+        names[n++] = name;
+    return n;
+}
+
+int uf_ofi_candidates(const char *name, bool one_host, const char **names, int max)
+{
+    if (name[0])
+        return add_layers(name, names, 0, max);
+    int n = add_layers("efa", names, 0, max);
+    if (one_host)
+        n = add_layers("shm", names, n, max);
+    return add_layers("tcp", names, n, max);
+}
+
+/* ---------------------------------------------------------------- interfaces */
+
+bool uf_ofi_is_container_interface(const char *name)
+{
+    static const char *const prefixes[] = {"docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
+static const struct sockaddr *ip_address(const struct fi_info *info)
+{
+    const struct sockaddr *a = info->src_addr;
+    if (!a || (info->addr_format != FI_SOCKADDR && info->addr_format != FI_SOCKADDR_IN && info->addr_format != FI_SOCKADDR_IN6))
+        return NULL;
+    return a->sa_family == AF_INET || a->sa_family == AF_INET6 ? a : NULL;
+}
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24) == 127;
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+static bool is_link_local(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 16) == 0xa9fe;
+    return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
+{
+    if (a->sa_family != b->sa_family)
+        return false;
+    if (a->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, 16) == 0;
+}
+
+static void print_address(const struct sockaddr *a, char *text, size_t bytes)
+{
+    text[0] = 0;
+    if (a->sa_family == AF_INET)
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, text, (socklen_t)bytes);
+    else
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, text, (socklen_t)bytes);
+}
+
+static const char *domain_name(const struct fi_info *info)
+{
+    return info->domain_attr && info->domain_attr->name ? info->domain_attr->name : "";
+}
+
+void uf_ofi_describe(const struct fi_info *info, char *text, size_t bytes)
+{
+    const struct sockaddr *a = ip_address(info);
+    char address[INET6_ADDRSTRLEN] = "";
+    if (a)
+        print_address(a, address, sizeof address);
+    snprintf(text, bytes, "%s%s%s", domain_name(info), address[0] ? " " : "", address);
+}
+
+/* ---------------------------------------------------------------- the choice */
+
+enum { UNFIT = -1 };
+
+/* Which of a host's addresses: the larger the better. */
+static int rate_interface(const struct sockaddr *a, const char *name, const uf_ofi_wish *wish)
+{
+    char text[INET6_ADDRSTRLEN];
+    print_address(a, text, sizeof text);
+    bool ipv4 = a->sa_family == AF_INET;
+    if (wish->interface[0]) {
+        if (strcmp(wish->interface, text) == 0)
+            return 1000;
+        return strcmp(wish->interface, name) == 0 && !(is_link_local(a) && !ipv4) ? 900 + ipv4 : UNFIT;
+    }
+    if (is_loopback(a))
+        return wish->one_host ? 800 + ipv4 : UNFIT;
+    if (is_link_local(a))
+        return ipv4 ? 10 : UNFIT; /* an IPv6 link address means nothing without its link */
+    int points = 100 + ipv4;
+    if (wish->route && same_address(a, wish->route))
+        points += 500;
+    if (uf_ofi_is_container_interface(name))
+        points -= 80; /* last, but better than nothing: inside a container it may be all there is */
+    return points;
+}
+
+static bool is_efa(const struct fi_info *info)
+{
+    return strncasecmp(info->fabric_attr->prov_name, "efa", 3) == 0;
+}
+
+static bool is_efa_direct(const struct fi_info *info)
+{
+    return is_efa(info) && info->fabric_attr->name && strcasecmp(info->fabric_attr->name, "efa-direct") == 0;
+}
+
+static int rate(const struct fi_info *info, const uf_ofi_wish *wish)
+{
+    const uint64_t needed = FI_MSG | FI_RMA;
+    if (!info->ep_attr || info->ep_attr->type != FI_EP_RDM || (info->caps & needed) != needed)
+        return UNFIT;
+    if (is_efa(info)) {
+        bool direct = is_efa_direct(info);
+        if ((wish->efa_direct && !direct) || (wish->efa_plain && direct))
+            return UNFIT;
+        return direct ? 200 : 100;
+    }
+    const struct sockaddr *a = ip_address(info);
+    if (a)
+        return rate_interface(a, domain_name(info), wish);
+    return info->tx_attr->inject_size ? 100 : 90; /* shm offers itself twice, for GPU memory without inject */
+}
+
+/* Several NICs of one kind are rails: EFA, where a host has up to 32 of equal rank. Elsewhere one. */
+int uf_ofi_select(const struct fi_info *list, const uf_ofi_wish *wish, const struct fi_info **chosen, int max)
+{
+    const struct fi_info *best = NULL;
+    int top = UNFIT, n = 0;
+    for (const struct fi_info *i = list; i; i = i->next) {
+        int points = rate(i, wish);
+        if (points > top) {
+            top = points;
+            best = i;
+        }
+    }
+    if (!best || max < 1)
+        return 0;
+    if (!is_efa(best)) {
+        chosen[0] = best;
+        return 1;
+    }
+    for (const struct fi_info *i = list; i && n < max; i = i->next) {
+        bool known = rate(i, wish) != top;
+        for (int j = 0; j < n && !known; j++)
+            known = strcmp(domain_name(chosen[j]), domain_name(i)) == 0;
+        if (!known)
+            chosen[n++] = i;
+    }
+    return n;
+}
+
+/* ---------------------------------------------------------------- what fi_info does not say */
+
+/* FI_SOURCE promises the sender of messages; for remote writes only EFA keeps that promise (its CQE carries the sender's queue and address
+ * handle), rxm and verbs do not. With 8 bytes of CQ data nobody needs to be asked: the PE number travels with it. */
+uf_ofi_source uf_ofi_choose_source(const struct fi_info *info)
+{
+    if (info->domain_attr->cq_data_size >= 8)
+        return UF_OFI_SOURCE_DATA;
+    if (info->domain_attr->cq_data_size >= 4 && (info->caps & FI_SOURCE) && is_efa(info))
+        return UF_OFI_SOURCE_CQE;
+    return UF_OFI_SOURCE_HEADER;
+}
+
+/* On efa-direct every level is the NIC's acknowledgement, which the target sends after its CQE. Over fabric efa the default is "transmitted",
+ * and a software protocol may stand between. */
+bool uf_ofi_default_level_placed(const struct fi_info *info)
+{
+    return (info->tx_attr->op_flags & (FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE)) || is_efa_direct(info);
+}
+
+/* inject_size speaks of messages. It holds for writes as well, but on efa-direct, whose queues have no inline writes unless
+ * they were made wide. */
+size_t uf_ofi_inject_write_size(const struct fi_info *info)
+{
+    return is_efa_direct(info) ? 0 : info->tx_attr->inject_size;
+}
+
+/* rxm over tcp in 1.17 follows a NULL context when a connection ends while a write with CQ data is half received: the survivor of a killed
+ * peer would crash. A write without CQ data is dropped cleanly, and an empty one cannot be half received. So beyond a size that a
+ * socket takes at once, such a write is divided: the provider promises the order of the two (FI_ORDER_RMA_WAW is message order here: one
+ * connection, one stream), and then the completion of the second proves the first. */
+size_t uf_ofi_whole_imm_size(const struct fi_info *info)
+{
+    bool rxm_tcp = strcasecmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;
+    return rxm_tcp && (info->tx_attr->msg_order & FI_ORDER_RMA_WAW) ? 4096 : SIZE_MAX;
+}
+
+bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores)
+{
+    return one_host && n_pes > cores;
+}
