@@ -259,7 +259,7 @@ typedef struct uf_order_flow {
     uint32_t rails_closed;   /* receiver: rails of this peer from which nothing more is taken */
     uint32_t rails_asked;    /* receiver: rails whose counts are to be told once they are drained */
     uint32_t rails_tell;     /* receiver: rails whose counts are to be told now */
-    uint32_t receipted_sum;  /* immediates and messages that receipts cover */
+    uint32_t rails_used;     /* sender: rails that have carried something to this peer */
     int status;
 } uf_order_flow;
 

@@ -86,6 +86,7 @@ static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, co
     if (uf_unlikely(o->save)) {
         o->saved[index] = *wr;
         c->prev = index; /* in no list */
+        flow->rails_used |= 1u << wr->rail;
         if (wr->verb <= UF_VERB_WRITE_IMM && wr->bytes)
             uf_order_overlap_add(o, flow, index);
     }
