@@ -278,10 +278,11 @@ static void report(run_state *s, int pe)
         say(s, "PE %d %s%s", pe, how, others);
 }
 
-/* Takes note of the PEs that have ended, without letting go of their numbers. */
-static void look_for_ends(run_state *s)
+/* Takes note of the PEs that have ended since the last look, without letting go of their numbers; *first is the one to blame, if any
+ * failed: one that was killed or crashed rather than one that exited, which is more likely a consequence. True if one failed. */
+static bool scan_ends(run_state *s, int *first)
 {
-    int first = -1;
+    bool failed = false;
     for (int i = 0; i < s->started; i++) {
         run_pe *p = &s->pes[i];
         siginfo_t info = {.si_pid = 0};
@@ -293,10 +294,19 @@ static void look_for_ends(run_state *s)
         p->status = info.si_status;
         if (p->code == CLD_EXITED && p->status == 0)
             continue;
-        /* Of several that failed since the last look, one that was killed or crashed is the cause, and exits are the consequence. */
-        if (first < 0 || (s->pes[first].code == CLD_EXITED && p->code != CLD_EXITED))
-            first = i;
+        failed = true;
+        if (*first < 0 || (s->pes[*first].code == CLD_EXITED && p->code != CLD_EXITED))
+            *first = i;
     }
+    return failed;
+}
+
+static void look_for_ends(run_state *s)
+{
+    int first = -1;
+    /* Again after a failure: its cause may have ended, earlier, just after we had looked at it. */
+    while (scan_ends(s, &first))
+        ;
     if (first < 0 || s->ending)
         return;
     report(s, first);
