@@ -421,7 +421,11 @@ static void warn_if_unknown(const char *entry)
 
 int uf_settings_load(uf_settings *out)
 {
-    for (char **entry = environ; entry && *entry; entry++)
+    static const char *const nothing[] = {NULL};
+
+    if (!environ) /* after clearenv() */
+        return uf_settings_load_from(nothing, out);
+    for (char **entry = environ; *entry; entry++)
         warn_if_unknown(*entry);
     return uf_settings_load_from((const char *const *)environ, out);
 }

@@ -34,19 +34,15 @@ int uf_root_parse(const char *text, uf_root *root)
     const char *plus = strchr(colon, '+'), *end = text + strlen(text);
     if (number(colon + 1, plus ? plus : end, 65535, &port) || (plus && number(plus + 1, end, 64, &ports)) ||
         port + ports - 1 > 65535)
-        return uf_fail(
-            UF_EINVAL,
-            "the root address \"%.100s\" has a wrong port: host:port with a port from 1 to 65535 is needed",
-            text);
+        return uf_fail(UF_EINVAL, "the root address \"%.100s\" has a wrong port: host:port with a port from 1 to 65535 is needed",
+                       text);
     const char *host = text;
     size_t n = (size_t)(colon - text);
     if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
         host++;
         n -= 2;
     } else if (memchr(host, ':', n)) {
-        return uf_fail(UF_EINVAL,
-                       "the root address \"%.100s\" is ambiguous: write an IPv6 address as [address]:port",
-                       text);
+        return uf_fail(UF_EINVAL, "the root address \"%.100s\" is ambiguous: write an IPv6 address as [address]:port", text);
     }
     if (!n || n >= sizeof parsed.host)
         return uf_fail(UF_EINVAL, "the root address \"%.100s\" has %s: host:port is needed", text,
@@ -92,11 +88,9 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b)
     if (a->sa_family != b->sa_family)
         return false;
     if (a->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
     if (a->sa_family == AF_INET6)
-        return IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)a)->sin6_addr,
-                                  &((const struct sockaddr_in6 *)b)->sin6_addr);
+        return IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr);
     return false;
 }
 
@@ -124,8 +118,8 @@ static uf_address *add(uf_addresses *list, const struct sockaddr *socket)
 static void add_text(uf_addresses *list, int family, const char *text)
 {
     struct sockaddr_storage s = {.ss_family = (sa_family_t)family};
-    void *into = family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&s)->sin6_addr
-                                    : (void *)&((struct sockaddr_in *)&s)->sin_addr;
+    void *into =
+        family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&s)->sin6_addr : (void *)&((struct sockaddr_in *)&s)->sin_addr;
     if (inet_pton(family, text, into) == 1)
         add(list, (const struct sockaddr *)&s);
 }
@@ -149,8 +143,7 @@ static bool usable(const struct ifaddrs *i)
 {
     return i->ifa_addr && (i->ifa_flags & IFF_UP) &&
            (i->ifa_addr->sa_family == AF_INET ||
-            (i->ifa_addr->sa_family == AF_INET6 &&
-             !IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr)));
+            (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr)));
 }
 
 static bool is_here(const struct ifaddrs *all, const struct sockaddr *address)
@@ -172,8 +165,7 @@ static int of_interface(const struct ifaddrs *all, const char *name, uf_addresse
         char text[UF_ADDRESS_TEXT];
         if (!usable(i))
             continue;
-        getnameinfo(i->ifa_addr, length_of(i->ifa_addr->sa_family), text, sizeof text, NULL, 0,
-                    NI_NUMERICHOST);
+        getnameinfo(i->ifa_addr, length_of(i->ifa_addr->sa_family), text, sizeof text, NULL, 0, NI_NUMERICHOST);
         if (!strcmp(i->ifa_name, name) || !strcmp(text, name))
             add(list, i->ifa_addr);
         int n = snprintf(known + used, sizeof known - used, "%s%s (%s)", used ? ", " : "", i->ifa_name, text);
@@ -265,9 +257,8 @@ int uf_address_connect(const uf_root *root, const char *interface, uf_addresses 
     for (const struct addrinfo *a = found; a; a = a->ai_next)
         add_from(list, a->ai_addr, &from);
     if (!list->n)
-        rc = uf_fail(UF_EINVAL,
-                     "UNFENCE_INTERFACE \"%.64s\" has no address of the family of PE 0's host \"%.200s\"",
-                     interface, root->host);
+        rc = uf_fail(UF_EINVAL, "UNFENCE_INTERFACE \"%.64s\" has no address of the family of PE 0's host \"%.200s\"", interface,
+                     root->host);
 out:
     if (found)
         freeaddrinfo(found);

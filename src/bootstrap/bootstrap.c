@@ -42,8 +42,7 @@ const char *uf_bootstrap_list_pes(const bool *set, int n, char *text, size_t byt
         if (first == i)
             used += (size_t)snprintf(text + used, bytes - used, "%s%d", comma, first);
         else
-            used += (size_t)snprintf(text + used, bytes - used, "%s%d%s%d", comma, first,
-                                     i == first + 1 ? ", " : "-", i);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d%s%d", comma, first, i == first + 1 ? ", " : "-", i);
         named += i - first + 1;
     }
     return text;
@@ -52,8 +51,7 @@ const char *uf_bootstrap_list_pes(const bool *set, int n, char *text, size_t byt
 int uf_bootstrap_create(const uf_bootstrap_params *params, uf_bootstrap **bootstrap)
 {
     if (params->n_pes < 1 || params->pe < 0 || params->pe >= params->n_pes)
-        return uf_fail(UF_EINVAL, "PE %d of %d does not exist: PEs go from 0 to n_pes - 1", params->pe,
-                       params->n_pes);
+        return uf_fail(UF_EINVAL, "PE %d of %d does not exist: PEs go from 0 to n_pes - 1", params->pe, params->n_pes);
     if (params->group)
         return uf_bootstrap_group_create(params, bootstrap);
     if (params->n_pes > 1) {

@@ -24,10 +24,10 @@ typedef struct uf_bootstrap_params {
     const uf_driver *driver; /* relax() between looks, now() for deadlines */
     int pe, n_pes;           /* final numbers */
     struct uf_group *group;  /* not NULL: in this process */
-    const char *root; /* "host:port" of PE 0; PE 0 listens there. "host:port+n": n ports from there, tried in
+    const char *root;        /* "host:port" of PE 0; PE 0 listens there. "host:port+n": n ports from there, tried in
                          order by all */
     uint64_t timeout_ns;
-    const char *job; /* name of the job, from uf_bootstrap_place; NULL: UNFENCE_JOB. Who names another job is
+    const char *job; /* name of the job, from uf_bootstrap_place; NULL or "": UNFENCE_JOB. Who names another job is
                         sent away */
 } uf_bootstrap_params;
 
@@ -42,8 +42,7 @@ typedef struct uf_bootstrap_place {
 } uf_bootstrap_place;
 /* UF_EINVAL names the variable that is missing or wrong. Pure but for `environment` ("NAME=value",
  * NULL-terminated). */
-int uf_bootstrap_find_place(const uf_settings *settings, const char *const *environment,
-                            uf_bootstrap_place *place);
+int uf_bootstrap_find_place(const uf_settings *settings, const char *const *environment, uf_bootstrap_place *place);
 
 /* Number of PEs that a group was made for. */
 int uf_group_n_pes(const struct uf_group *group);
@@ -58,8 +57,7 @@ void uf_bootstrap_destroy(uf_bootstrap *bootstrap);
  * alike) to everybody: all[pe * bytes]. Collective. UF_EPEER names a PE that died or left, UF_ETIMEDOUT those
  * that did not come. After UF_ETIMEDOUT the steps of the PEs no longer match, so every later exchange of this
  * world returns that same error at once, on all PEs. `timeout_ns` 0: the one given at creation. */
-int uf_bootstrap_allgather(uf_bootstrap *bootstrap, const void *mine, size_t bytes, void *all,
-                           uint64_t timeout_ns);
+int uf_bootstrap_allgather(uf_bootstrap *bootstrap, const void *mine, size_t bytes, void *all, uint64_t timeout_ns);
 int uf_bootstrap_barrier(uf_bootstrap *bootstrap, uint64_t timeout_ns);
 
 /* Tells all others that this PE ends the world, and why. Does not block for long. */

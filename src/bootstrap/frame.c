@@ -95,8 +95,8 @@ int uf_hello_decode(const void *bytes, size_t length, uint16_t frame_version, uf
     hello->patch = get16(p + 12);
     hello->n_pes = get32(p + 16);
     hello->pe = get32(p + 20);
-    if (frame_version != UF_FRAME_VERSION || hello->major != UF_VERSION_MAJOR ||
-        hello->minor != UF_VERSION_MINOR || hello->patch != UF_VERSION_PATCH)
+    if (frame_version != UF_FRAME_VERSION || hello->major != UF_VERSION_MAJOR || hello->minor != UF_VERSION_MINOR ||
+        hello->patch != UF_VERSION_PATCH)
         return 0;
     if (length < UF_HELLO_BYTES)
         return -1;
@@ -162,8 +162,7 @@ static int header_take(uf_frame_reader *reader, const unsigned char *bytes, size
         return UF_OK;
     frame_decode(reader->header, &reader->frame);
     if (reader->frame.length > reader->limit)
-        return uf_fail(UF_EMISMATCH,
-                       "a bootstrap frame of type %u claims %u bytes, at most %u are accepted here",
+        return uf_fail(UF_EMISMATCH, "a bootstrap frame of type %u claims %u bytes, at most %u are accepted here",
                        reader->frame.type, reader->frame.length, reader->limit);
     return payload_reserve(reader, 0);
 }

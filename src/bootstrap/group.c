@@ -200,8 +200,7 @@ static int step_enter(group_bootstrap *b, const void *mine, size_t bytes)
     if (bytes > mine_at->capacity) {
         unsigned char *grown = realloc(mine_at->data, bytes);
         if (!grown)
-            return uf_fail(UF_ENOMEM, "no memory for %zu bytes of a bootstrap exchange on PE %d", bytes,
-                           b->base.pe);
+            return uf_fail(UF_ENOMEM, "no memory for %zu bytes of a bootstrap exchange on PE %d", bytes, b->base.pe);
         mine_at->data = grown;
         mine_at->capacity = bytes;
     }
@@ -250,8 +249,8 @@ static int step_check_left(group_bootstrap *b)
     for (int i = 0; i < b->base.n_pes && !rc; i++) {
         if (!s->pe[i].left || atomic_load(&s->pe[i].entered) >= b->step)
             continue;
-        snprintf(text, sizeof text, "PE %d has left the world while PE %d waits for it in exchange %llu", i,
-                 b->base.pe, (unsigned long long)b->step);
+        snprintf(text, sizeof text, "PE %d has left the world while PE %d waits for it in exchange %llu", i, b->base.pe,
+                 (unsigned long long)b->step);
         session_break(s, UF_EPEER, text);
         rc = uf_error_set(atomic_load(&s->broken), s->broken_text);
     }
@@ -370,8 +369,7 @@ static int join_wait(group_bootstrap *b, uint64_t deadline)
     char pes[256];
     for (uint32_t round = 0; !atomic_load_explicit(&s->complete, memory_order_acquire); round++) {
         pthread_mutex_lock(&s->group->lock);
-        if (!atomic_load(&s->complete) && !atomic_load(&s->given_up) &&
-            driver->now(driver->arg) >= deadline) {
+        if (!atomic_load(&s->complete) && !atomic_load(&s->given_up) && driver->now(driver->arg) >= deadline) {
             snprintf(s->broken_text, sizeof s->broken_text,
                      "%s of %d did not come to create the world in time (PE %d waited %llu ms)",
                      missing_pes(b, 0, pes, sizeof pes), b->base.n_pes, b->base.pe,
@@ -391,8 +389,8 @@ int uf_bootstrap_group_create(const uf_bootstrap_params *params, uf_bootstrap **
 {
     uf_group *group = params->group;
     if (group->n_pes != params->n_pes)
-        return uf_fail(UF_EMISMATCH, "PE %d asks for a world of %d PEs, but its group was made for %d",
-                       params->pe, params->n_pes, group->n_pes);
+        return uf_fail(UF_EMISMATCH, "PE %d asks for a world of %d PEs, but its group was made for %d", params->pe, params->n_pes,
+                       group->n_pes);
     group_bootstrap *b = calloc(1, sizeof *b);
     bool *missing = calloc((size_t)params->n_pes, sizeof *missing);
     session *s = NULL;

@@ -28,8 +28,7 @@ static const char *find(const char *const *environment, const char *name)
 }
 
 /* The value of `name` as a number in [min, max]; `because` says which variable made us ask. */
-static int number(const char *const *environment, const char *name, const char *because, long min, long max,
-                  long *out)
+static int number(const char *const *environment, const char *name, const char *because, long min, long max, long *out)
 {
     const char *text = find(environment, name);
     if (!text)
@@ -37,8 +36,7 @@ static int number(const char *const *environment, const char *name, const char *
     char *end;
     long value = strtol(text, &end, 10);
     if (*end || text[0] < '0' || text[0] > '9' || strlen(text) > 10 || value < min || value > max)
-        return uf_fail(UF_EINVAL, "%s is \"%.64s\": a number from %ld to %ld is needed", name, text, min,
-                       max);
+        return uf_fail(UF_EINVAL, "%s is \"%.64s\": a number from %ld to %ld is needed", name, text, min, max);
     *out = value;
     return UF_OK;
 }
@@ -47,26 +45,25 @@ static int number(const char *const *environment, const char *name, const char *
 static int rank_and_count(const char *const *environment, const char *rank_name, const char *count_name,
                           uf_bootstrap_place *place)
 {
-    long rank = 0, count = 0;
+    long rank = 0, count = 1;
     int rc = number(environment, rank_name, count_name, 0, MAX_PES - 1, &rank);
     if (!rc)
         rc = number(environment, count_name, rank_name, 1, MAX_PES, &count);
     if (rc)
         return rc;
     if (rank >= count)
-        return uf_fail(UF_EINVAL, "%s is %ld, but %s is %ld: ranks go from 0 to %ld", rank_name, rank,
-                       count_name, count, count - 1);
+        return uf_fail(UF_EINVAL, "%s is %ld, but %s is %ld: ranks go from 0 to %ld", rank_name, rank, count_name, count,
+                       count - 1);
     place->pe = (int)rank;
     place->n_pes = (int)count;
     return UF_OK;
 }
 
-static int root_text(const char *name, const char *host, unsigned port, unsigned ports,
-                     uf_bootstrap_place *place)
+static int root_text(const char *name, const char *host, unsigned port, unsigned ports, uf_bootstrap_place *place)
 {
     bool bare6 = strchr(host, ':') && host[0] != '[';
-    int n = snprintf(place->root, sizeof place->root, ports > 1 ? "%s%s%s:%u+%u" : "%s%s%s:%u",
-                     bare6 ? "[" : "", host, bare6 ? "]" : "", port, ports);
+    int n = snprintf(place->root, sizeof place->root, ports > 1 ? "%s%s%s:%u+%u" : "%s%s%s:%u", bare6 ? "[" : "", host,
+                     bare6 ? "]" : "", port, ports);
     if (n < 0 || (size_t)n >= sizeof place->root)
         return uf_fail(UF_EINVAL, "%s is longer than a host name can be", name);
     return UF_OK;
@@ -84,8 +81,7 @@ uint16_t uf_place_derived_port(const char *job, uint16_t avoid)
 
 static bool host_letter(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
 }
 
 static bool digit(char c)
@@ -174,22 +170,19 @@ static int from_unfence(const uf_settings *settings, uf_bootstrap_place *place)
     bool n_set = settings->from_environment[UF_SET_N_PES] && settings->number[UF_SET_N_PES] >= 0;
     const char *root = settings->text[UF_SET_ROOT];
     if (!pe_set || !n_set)
-        return uf_fail(
-            UF_EINVAL,
-            "%s is set but %s is not: start the PEs with `unfence run`, or set UNFENCE_PE, UNFENCE_N_PES "
-            "and UNFENCE_ROOT on each",
-            pe_set  ? "UNFENCE_PE"
-            : n_set ? "UNFENCE_N_PES"
-                    : "UNFENCE_ROOT",
-            pe_set ? "UNFENCE_N_PES" : "UNFENCE_PE");
+        return uf_fail(UF_EINVAL,
+                       "%s is set but %s is not: start the PEs with `unfence run`, or set UNFENCE_PE, UNFENCE_N_PES "
+                       "and UNFENCE_ROOT on each",
+                       pe_set  ? "UNFENCE_PE"
+                       : n_set ? "UNFENCE_N_PES"
+                               : "UNFENCE_ROOT",
+                       pe_set ? "UNFENCE_N_PES" : "UNFENCE_PE");
     int64_t pe = settings->number[UF_SET_PE], n_pes = settings->number[UF_SET_N_PES];
     if (n_pes < 1 || pe >= n_pes)
-        return uf_fail(UF_EINVAL,
-                       "UNFENCE_PE is %lld, but UNFENCE_N_PES is %lld: PEs go from 0 to UNFENCE_N_PES - 1",
+        return uf_fail(UF_EINVAL, "UNFENCE_PE is %lld, but UNFENCE_N_PES is %lld: PEs go from 0 to UNFENCE_N_PES - 1",
                        (long long)pe, (long long)n_pes);
     if (n_pes > 1 && !root[0])
-        return uf_fail(UF_EINVAL, "UNFENCE_N_PES is %lld but UNFENCE_ROOT is not set: give host:port of PE 0",
-                       (long long)n_pes);
+        return uf_fail(UF_EINVAL, "UNFENCE_N_PES is %lld but UNFENCE_ROOT is not set: give host:port of PE 0", (long long)n_pes);
     place->pe = (int)pe;
     place->n_pes = (int)n_pes;
     snprintf(place->root, sizeof place->root, "%s", root);
@@ -199,18 +192,15 @@ static int from_unfence(const uf_settings *settings, uf_bootstrap_place *place)
 
 static int from_torchrun(const char *const *environment, uf_bootstrap_place *place)
 {
-    const char *started = find(environment, "RANK")         ? "RANK"
-                          : find(environment, "WORLD_SIZE") ? "WORLD_SIZE"
-                                                            : NULL;
+    const char *started = find(environment, "RANK") ? "RANK" : find(environment, "WORLD_SIZE") ? "WORLD_SIZE" : NULL;
     if (!started) {
         const char *alone = find(environment, "MASTER_ADDR") ? "MASTER_ADDR" : "MASTER_PORT";
-        return uf_fail(UF_EINVAL,
-                       "%s is set but RANK is not: start with torchrun or `unfence run`, or unset it", alone);
+        return uf_fail(UF_EINVAL, "%s is set but RANK is not: start with torchrun or `unfence run`, or unset it", alone);
     }
     int rc = rank_and_count(environment, "RANK", "WORLD_SIZE", place);
     if (rc)
         return rc;
-    long local_rank, port;
+    long local_rank = 0, port = 0;
     if (find(environment, "LOCAL_RANK")) {
         rc = number(environment, "LOCAL_RANK", "RANK", 0, place->pe, &local_rank);
         if (rc)
@@ -231,8 +221,7 @@ static int from_torchrun(const char *const *environment, uf_bootstrap_place *pla
     const char *restart = find(environment, "TORCHELASTIC_RESTART_COUNT");
     snprintf(place->job, sizeof place->job, "torchrun %.60s %ld %.60s %.10s", host, port, run ? run : "",
              restart ? restart : "0");
-    return root_text("MASTER_ADDR", host, uf_place_derived_port(place->job, (uint16_t)port), UF_PLACE_PORTS,
-                     place);
+    return root_text("MASTER_ADDR", host, uf_place_derived_port(place->job, (uint16_t)port), UF_PLACE_PORTS, place);
 }
 
 static int from_slurm(const char *const *environment, uf_bootstrap_place *place)
@@ -244,13 +233,10 @@ static int from_slurm(const char *const *environment, uf_bootstrap_place *place)
     if (place->n_pes == 1)
         return UF_OK;
     const char *job = find(environment, "SLURM_JOB_ID"), *step = find(environment, "SLURM_STEP_ID");
-    const char *name =
-        find(environment, "SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+    const char *name = find(environment, "SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
     const char *list = find(environment, name);
     if (!job)
-        return uf_fail(
-            UF_EINVAL,
-            "SLURM_PROCID is set but SLURM_JOB_ID is not: start the PEs with srun or `unfence run`");
+        return uf_fail(UF_EINVAL, "SLURM_PROCID is set but SLURM_JOB_ID is not: start the PEs with srun or `unfence run`");
     if (!step)
         return uf_fail(UF_EINVAL,
                        "SLURM_PROCID is set but SLURM_STEP_ID is not, so this is the batch script and not a "
@@ -258,8 +244,7 @@ static int from_slurm(const char *const *environment, uf_bootstrap_place *place)
                        "start the PEs with srun or `unfence run`",
                        place->n_pes);
     if (!list)
-        return uf_fail(UF_EINVAL,
-                       "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is");
+        return uf_fail(UF_EINVAL, "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is");
     char host[256];
     rc = uf_place_first_host(list, host, sizeof host);
     if (rc)
@@ -268,13 +253,11 @@ static int from_slurm(const char *const *environment, uf_bootstrap_place *place)
     return root_text(name, host, uf_place_derived_port(place->job, 0), UF_PLACE_PORTS, place);
 }
 
-int uf_bootstrap_find_place(const uf_settings *settings, const char *const *environment,
-                            uf_bootstrap_place *place)
+int uf_bootstrap_find_place(const uf_settings *settings, const char *const *environment, uf_bootstrap_place *place)
 {
     uf_bootstrap_place found = {.pe = 0, .n_pes = 1, .source = "none"};
     int rc = UF_OK;
-    if (settings->from_environment[UF_SET_PE] || settings->from_environment[UF_SET_N_PES] ||
-        settings->text[UF_SET_ROOT][0]) {
+    if (settings->from_environment[UF_SET_PE] || settings->from_environment[UF_SET_N_PES] || settings->text[UF_SET_ROOT][0]) {
         rc = from_unfence(settings, &found);
     } else if (find(environment, "RANK")) {
         rc = from_torchrun(environment, &found);
@@ -282,8 +265,7 @@ int uf_bootstrap_find_place(const uf_settings *settings, const char *const *envi
         /* Before a torchrun set without RANK: batch scripts export WORLD_SIZE and MASTER_ADDR for all and
          * leave the rank to Slurm. */
         rc = from_slurm(environment, &found);
-    } else if (find(environment, "WORLD_SIZE") || find(environment, "MASTER_ADDR") ||
-               find(environment, "MASTER_PORT")) {
+    } else if (find(environment, "WORLD_SIZE") || find(environment, "MASTER_ADDR") || find(environment, "MASTER_PORT")) {
         rc = from_torchrun(environment, &found);
     }
     if (rc)

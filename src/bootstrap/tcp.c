@@ -15,6 +15,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* Looks before a wait sleeps, and how long it sleeps between two looks. */
+#define EAGER_ROUNDS 4
+#define PAUSE_MS     2
+
 bool uf_tcp_note_news(uf_tcp *t, int code, int pe, const char *text)
 {
     if (atomic_load_explicit(&t->news, memory_order_relaxed))
@@ -44,18 +48,16 @@ static void ring(uf_tcp *t)
 void uf_tcp_pause(uf_tcp *t, uint32_t round, uint64_t deadline)
 {
     const uf_driver *driver = t->base.driver;
-    if (!driver->threads) {
-        driver->relax(driver->arg, round);
+    /* Always: the world's driver moves data in here, and others may need that to arrive at all. */
+    driver->relax(driver->arg, round);
+    if (!driver->threads)
         return;
-    }
     uint64_t now = driver->now(driver->arg);
-    if (now >= deadline)
+    if (now >= deadline || round < EAGER_ROUNDS)
         return;
-    /* The kernel wakes us when something comes, and `wake` when another thread took it; the bound is for
-     * strangers' deadlines. */
-    uint64_t ms = (deadline - now) / 1000000 + 1;
+    /* The kernel wakes us when something comes, and `wake` when another thread took it. Short, for the data's sake. */
     struct pollfd fds[2] = {{.fd = t->epoll, .events = POLLIN}, {.fd = t->wake, .events = POLLIN}};
-    if (poll(fds, 2, ms < 100 ? (int)ms : 100) > 0 && fds[1].revents) {
+    if (poll(fds, 2, PAUSE_MS) > 0 && fds[1].revents) {
         uint64_t count;
         ssize_t n = read(t->wake, &count, sizeof count);
         (void)n; /* another waiter may have emptied it */
@@ -144,8 +146,7 @@ static int step_begin(uf_tcp *t, const void *mine, size_t bytes, void *all)
     }
     uf_tcp_message *part = uf_tcp_message_new(t, UF_FRAME_GATHER, 0, t->base.pe, t->step, mine, bytes);
     if (!part)
-        return uf_fail(UF_ENOMEM, "no memory for %zu bytes of a bootstrap exchange on PE %d", bytes,
-                       t->base.pe);
+        return uf_fail(UF_ENOMEM, "no memory for %zu bytes of a bootstrap exchange on PE %d", bytes, t->base.pe);
     uf_tcp_conn_send(t, t->root, part);
     uf_tcp_message_release(part);
     return UF_OK;
@@ -206,8 +207,7 @@ static void tcp_abort(uf_bootstrap *base, int code, const char *why)
     pthread_mutex_lock(&t->lock);
     if (uf_tcp_note_news(t, code, base->pe, text)) {
         if (base->pe == 0)
-            uf_tcp_root_broadcast(t, uf_tcp_message_new(t, UF_FRAME_NEWS, code, 0, 0, text, strlen(text)),
-                                  NULL);
+            uf_tcp_root_broadcast(t, uf_tcp_message_new(t, UF_FRAME_NEWS, code, 0, 0, text, strlen(text)), NULL);
         else if (t->root)
             uf_tcp_conn_tell(t, t->root, UF_FRAME_NEWS, code, base->pe, 0, text);
     }
@@ -286,13 +286,10 @@ int uf_bootstrap_tcp_create(const uf_bootstrap_params *params, uf_bootstrap **ou
     uf_tcp *t = calloc(1, sizeof *t);
     if (!t)
         return uf_fail(UF_ENOMEM, "no memory for the bootstrap of PE %d", params->pe);
-    t->base = (uf_bootstrap){.ops = &tcp_ops,
-                             .driver = params->driver,
-                             .pe = params->pe,
-                             .n_pes = params->n_pes,
-                             .timeout_ns = params->timeout_ns};
+    t->base = (uf_bootstrap){
+        .ops = &tcp_ops, .driver = params->driver, .pe = params->pe, .n_pes = params->n_pes, .timeout_ns = params->timeout_ns};
     pthread_mutex_init(&t->lock, NULL);
-    const char *job = params->job ? params->job : params->settings->text[UF_SET_JOB];
+    const char *job = params->job && params->job[0] ? params->job : params->settings->text[UF_SET_JOB];
     t->job = uf_frame_hash(job, strlen(job), 0);
     snprintf(t->interface, sizeof t->interface, "%s", params->settings->text[UF_SET_INTERFACE]);
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -300,8 +297,7 @@ int uf_bootstrap_tcp_create(const uf_bootstrap_params *params, uf_bootstrap **ou
     t->scratch = malloc(UF_TCP_SCRATCH);
     int rc = UF_OK;
     if (t->epoll < 0 || t->wake < 0)
-        rc = uf_fail_errno(UF_ESYSTEM, errno, "PE %d cannot make the descriptors of its bootstrap",
-                           params->pe);
+        rc = uf_fail_errno(UF_ESYSTEM, errno, "PE %d cannot make the descriptors of its bootstrap", params->pe);
     else if (!t->scratch)
         rc = uf_fail(UF_ENOMEM, "no memory for the bootstrap of PE %d", params->pe);
     if (!rc)

@@ -120,20 +120,18 @@ struct uf_tcp {
 #define UF_TCP_SCRATCH 65536
 
 /* tcp_conn.c. All with the lock held. */
-int uf_tcp_conn_open(uf_tcp *t, int fd, uf_tcp_role role, uint32_t limit,
-                     uf_tcp_conn **out); /* takes fd, also on failure */
+int uf_tcp_conn_open(uf_tcp *t, int fd, uf_tcp_role role, uint32_t limit, uf_tcp_conn **out); /* takes fd, also on failure */
 void uf_tcp_conn_close(uf_tcp *t, uf_tcp_conn *conn);
 void uf_tcp_conn_free_closed(uf_tcp *t);
 /* Options every connection has: no delay, keep-alive that notices a vanished host. */
 void uf_tcp_socket_prepare(int fd);
-uf_tcp_message *uf_tcp_message_new(uf_tcp *t, uf_frame_type type, int code, int pe, uint32_t step,
-                                   const void *payload, size_t bytes);
+uf_tcp_message *uf_tcp_message_new(uf_tcp *t, uf_frame_type type, int code, int pe, uint32_t step, const void *payload,
+                                   size_t bytes);
 void uf_tcp_message_release(uf_tcp_message *message);
 /* Queues and sends what goes at once. Broken connections show when they are read. */
 void uf_tcp_conn_send(uf_tcp *t, uf_tcp_conn *conn, uf_tcp_message *message);
 /* Makes a frame with a text (may be NULL) and sends it to one connection. */
-void uf_tcp_conn_tell(uf_tcp *t, uf_tcp_conn *conn, uf_frame_type type, int code, int pe, uint32_t step,
-                      const char *text);
+void uf_tcp_conn_tell(uf_tcp *t, uf_tcp_conn *conn, uf_frame_type type, int code, int pe, uint32_t step, const char *text);
 /* Handles all that is ready: the number of events. */
 int uf_tcp_pass(uf_tcp *t);
 /* True if every byte sent has been acknowledged by the other host. */

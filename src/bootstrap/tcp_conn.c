@@ -76,8 +76,8 @@ void uf_tcp_conn_free_closed(uf_tcp *t)
     }
 }
 
-uf_tcp_message *uf_tcp_message_new(uf_tcp *t, uf_frame_type type, int code, int pe, uint32_t step,
-                                   const void *payload, size_t bytes)
+uf_tcp_message *uf_tcp_message_new(uf_tcp *t, uf_frame_type type, int code, int pe, uint32_t step, const void *payload,
+                                   size_t bytes)
 {
     uf_tcp_message *message = malloc(sizeof *message + UF_FRAME_BYTES + bytes);
     if (!message)
@@ -117,8 +117,7 @@ static void flush(uf_tcp *t, uf_tcp_conn *conn)
 {
     while (conn->queued) {
         uf_tcp_message *message = conn->queue[0];
-        ssize_t n = send(conn->fd, message->data + conn->sent, message->bytes - conn->sent,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = send(conn->fd, message->data + conn->sent, message->bytes - conn->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -156,8 +155,7 @@ void uf_tcp_conn_send(uf_tcp *t, uf_tcp_conn *conn, uf_tcp_message *message)
     flush(t, conn);
 }
 
-void uf_tcp_conn_tell(uf_tcp *t, uf_tcp_conn *conn, uf_frame_type type, int code, int pe, uint32_t step,
-                      const char *text)
+void uf_tcp_conn_tell(uf_tcp *t, uf_tcp_conn *conn, uf_frame_type type, int code, int pe, uint32_t step, const char *text)
 {
     uf_tcp_message *message = uf_tcp_message_new(t, type, code, pe, step, text, text ? strlen(text) : 0);
     if (!message)

@@ -31,8 +31,8 @@ typedef struct account {
 
 static void note(account *tried, const char *where, const char *what)
 {
-    int n = snprintf(tried->text + tried->used, sizeof tried->text - tried->used, "%s%s (%s)",
-                     tried->used ? ", " : "", where, what);
+    int n =
+        snprintf(tried->text + tried->used, sizeof tried->text - tried->used, "%s%s (%s)", tried->used ? ", " : "", where, what);
     if (n > 0 && tried->used + (size_t)n < sizeof tried->text)
         tried->used += (size_t)n;
     else
@@ -53,8 +53,7 @@ void uf_tcp_join_lost(uf_tcp *t, uf_tcp_conn *conn, const char *why)
         if (t->in_step)
             uf_tcp_note_broken(t, UF_EPEER, "PE 0 has left the world");
     } else {
-        snprintf(text, sizeof text,
-                 "PE 0 died: it did not leave the world, but its connection to PE %d ended (%s)", t->base.pe,
+        snprintf(text, sizeof text, "PE 0 died: it did not leave the world, but its connection to PE %d ended (%s)", t->base.pe,
                  why);
         uf_tcp_note_news(t, UF_EPEER, 0, text);
     }
@@ -93,9 +92,8 @@ static void frame_result(uf_tcp *t, const uf_frame *frame, const unsigned char *
         snprintf(t->result_text, sizeof t->result_text, "%s", (const char *)payload);
     } else if (frame->length != t->bytes * (size_t)t->base.n_pes) {
         t->result = UF_EINTERNAL;
-        snprintf(t->result_text, sizeof t->result_text,
-                 "PE 0 sent %u bytes as the result of exchange %u, %zu were expected", frame->length,
-                 frame->step, t->bytes * (size_t)t->base.n_pes);
+        snprintf(t->result_text, sizeof t->result_text, "PE 0 sent %u bytes as the result of exchange %u, %zu were expected",
+                 frame->length, frame->step, t->bytes * (size_t)t->base.n_pes);
     } else if (frame->length) {
         memcpy(t->all, payload, frame->length);
     }
@@ -116,8 +114,7 @@ void uf_tcp_join_frame(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, cons
         frame_result(t, frame, payload);
         break;
     case UF_FRAME_NEWS:
-        uf_tcp_note_news(t, frame->code < 0 ? frame->code : UF_EABORTED, (int)frame->pe,
-                         (const char *)payload);
+        uf_tcp_note_news(t, frame->code < 0 ? frame->code : UF_EABORTED, (int)frame->pe, (const char *)payload);
         break;
     case UF_FRAME_BROKEN:
         uf_tcp_note_broken(t, frame->code < 0 ? frame->code : UF_ETIMEDOUT, (const char *)payload);
@@ -147,8 +144,8 @@ static bool is_self(int fd)
     socklen_t a = sizeof here, b = sizeof there;
     memset(&here, 0, sizeof here);
     memset(&there, 0, sizeof there);
-    return !getsockname(fd, (struct sockaddr *)&here, &a) &&
-           !getpeername(fd, (struct sockaddr *)&there, &b) && a == b && !memcmp(&here, &there, a);
+    return !getsockname(fd, (struct sockaddr *)&here, &a) && !getpeername(fd, (struct sockaddr *)&there, &b) && a == b &&
+           !memcmp(&here, &there, a);
 }
 
 /* Waits until the connection stands: 0, or an errno value. */
@@ -172,8 +169,7 @@ static int connect_wait(uf_tcp *t, int fd, uint64_t deadline)
 }
 
 /* A connected socket in *fd, or an errno value. */
-static int connect_one(uf_tcp *t, const uf_address *address, const struct sockaddr_storage *where,
-                       uint64_t deadline, int *fd)
+static int connect_one(uf_tcp *t, const uf_address *address, const struct sockaddr_storage *where, uint64_t deadline, int *fd)
 {
     int s = socket(where->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0)
@@ -247,8 +243,8 @@ static void await_welcome(uf_tcp *t, uint64_t deadline)
 
 /* Tries one address. Afterwards t->stage says what came of it; reasons to go on are noted. UF_OK unless
  * nothing can help. */
-static int try_address(uf_tcp *t, const uf_address *address, uint16_t port, uint64_t attempt,
-                       uint64_t attempt_ns, uint64_t deadline, account *tried)
+static int try_address(uf_tcp *t, const uf_address *address, uint16_t port, uint64_t attempt, uint64_t attempt_ns,
+                       uint64_t deadline, account *tried)
 {
     struct sockaddr_storage where = address->socket;
     char name[UF_ADDRESS_TEXT];
@@ -309,8 +305,7 @@ int uf_tcp_join(uf_tcp *t, uint64_t deadline)
             return rc;
         for (uint16_t port = 0; port < t->address.ports; port++) {
             for (size_t i = 0; i < list.n; i++) {
-                rc = try_address(t, &list.at[i], (uint16_t)(t->address.port + port), attempt, attempt_ns,
-                                 deadline, &tried);
+                rc = try_address(t, &list.at[i], (uint16_t)(t->address.port + port), attempt, attempt_ns, deadline, &tried);
                 if (rc || t->stage == UF_TCP_FORMED)
                     return rc;
             }
@@ -319,14 +314,12 @@ int uf_tcp_join(uf_tcp *t, uint64_t deadline)
             break;
         /* Between half and the whole pause, so that thousands do not come back at the same moment. */
         dice = dice * 6364136223846793005u + 1442695040888963407u;
-        uf_tcp_wait(t, never,
-                    earlier(deadline, uf_tcp_deadline(t, pause_ns / 2 + (dice >> 33) % (pause_ns / 2))));
+        uf_tcp_wait(t, never, earlier(deadline, uf_tcp_deadline(t, pause_ns / 2 + (dice >> 33) % (pause_ns / 2))));
         pause_ns = earlier(pause_ns * 2, PAUSE_MAX_NS);
         attempt_ns = earlier(attempt_ns * 2, ATTEMPT_MAX_NS);
     }
     return uf_fail(UF_ETIMEDOUT,
                    "PE %d did not find PE 0 at %.200s within %llu ms; last tried: %s. Is PE 0 running, and "
                    "does a firewall let the port through?",
-                   t->base.pe, t->address.host, (unsigned long long)(t->base.timeout_ns / 1000000),
-                   tried.text);
+                   t->base.pe, t->address.host, (unsigned long long)(t->base.timeout_ns / 1000000), tried.text);
 }

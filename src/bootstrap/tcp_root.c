@@ -49,10 +49,9 @@ void uf_tcp_root_give_up(uf_tcp *t)
     char pes[256], text[UF_BOOTSTRAP_TEXT];
     for (int i = 0; i < t->base.n_pes; i++)
         t->missing[i] = !t->pes[i].has_part;
-    snprintf(
-        text, sizeof text,
-        "%s did not come to exchange %u of the world in time; the world's setup calls are out of step now",
-        uf_bootstrap_list_pes(t->missing, t->base.n_pes, pes, sizeof pes), t->round);
+    snprintf(text, sizeof text,
+             "%s did not come to exchange %u of the world in time; the world's setup calls are out of step now",
+             uf_bootstrap_list_pes(t->missing, t->base.n_pes, pes, sizeof pes), t->round);
     root_break(t, UF_ETIMEDOUT, text);
 }
 
@@ -72,11 +71,9 @@ static void step_complete(uf_tcp *t)
                  i, t->pes[i].part_bytes, t->round, bytes);
     }
     if (t->result)
-        result = uf_tcp_message_new(t, UF_FRAME_RESULT, t->result, 0, t->round, t->result_text,
-                                    strlen(t->result_text));
+        result = uf_tcp_message_new(t, UF_FRAME_RESULT, t->result, 0, t->round, t->result_text, strlen(t->result_text));
     else
-        result =
-            uf_tcp_message_new(t, UF_FRAME_RESULT, UF_OK, 0, t->round, NULL, bytes * (size_t)t->base.n_pes);
+        result = uf_tcp_message_new(t, UF_FRAME_RESULT, UF_OK, 0, t->round, NULL, bytes * (size_t)t->base.n_pes);
     if (!result) {
         root_break(t, UF_ENOMEM, "PE 0 has no memory for the result of an exchange");
         return;
@@ -107,8 +104,7 @@ static void step_check(uf_tcp *t)
     for (int i = 1; t->n_left && i < t->base.n_pes; i++) {
         if (!t->pes[i].left || t->pes[i].has_part)
             continue;
-        snprintf(text, sizeof text, "PE %d has left the world while others wait for it in exchange %u", i,
-                 t->round);
+        snprintf(text, sizeof text, "PE %d has left the world while others wait for it in exchange %u", i, t->round);
         root_break(t, UF_EPEER, text);
         return;
     }
@@ -146,8 +142,7 @@ static void root_gather(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, con
     if (t->broken)
         return; /* it has been told */
     if (frame->step != t->round || t->pes[conn->pe].has_part) {
-        snprintf(text, sizeof text, "it sent a part of exchange %u while %u is collected", frame->step,
-                 t->round);
+        snprintf(text, sizeof text, "it sent a part of exchange %u while %u is collected", frame->step, t->round);
         uf_tcp_root_lost(t, conn, text);
         return;
     }
@@ -225,10 +220,9 @@ void uf_tcp_root_lost(uf_tcp *t, uf_tcp_conn *conn, const char *why)
     }
     uf_tcp_pe *p = &t->pes[conn->pe];
     int pe = conn->pe;
-    snprintf(
-        text, sizeof text,
-        "PE %d (process %u on %s) died: it did not leave the world, but its connection to PE 0 ended (%s)",
-        pe, p->pid, p->host, why);
+    snprintf(text, sizeof text,
+             "PE %d (process %u on %s) died: it did not leave the world, but its connection to PE 0 ended (%s)", pe, p->pid,
+             p->host, why);
     uf_tcp_conn_close(t, conn);
     p->conn = NULL;
     if (t->stage != UF_TCP_FORMED) {
@@ -284,10 +278,9 @@ void uf_tcp_root_accept(uf_tcp *t, uf_tcp_conn *listener)
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-            snprintf(
-                text, sizeof text,
-                "PE 0 cannot accept the connections of %d PEs: %s (raise the limit of open files: ulimit -n)",
-                t->base.n_pes - 1, strerror(errno));
+            snprintf(text, sizeof text,
+                     "PE 0 cannot accept the connections of %d PEs: %s (raise the limit of open files: ulimit -n)",
+                     t->base.n_pes - 1, strerror(errno));
             form_fail(t, UF_ESYSTEM, text);
         }
         if (fd < 0)
@@ -317,15 +310,14 @@ static bool is_dead(const uf_tcp_conn *conn)
 }
 
 /* What is wrong with a hello of our job: UF_EMISMATCH and the sentence, or UF_OK. */
-static int hello_check(const uf_tcp *t, int decoded, const uf_frame *frame, const uf_hello *hello, char *text,
-                       size_t bytes)
+static int hello_check(const uf_tcp *t, int decoded, const uf_frame *frame, const uf_hello *hello, char *text, size_t bytes)
 {
     if (!decoded) {
         snprintf(text, bytes,
                  "PE %u runs Unfence %u.%u.%u (bootstrap protocol %u) and PE 0 runs %d.%d.%d (protocol %d): "
                  "install one version on all hosts",
-                 hello->pe, hello->major, hello->minor, hello->patch, frame->version, UF_VERSION_MAJOR,
-                 UF_VERSION_MINOR, UF_VERSION_PATCH, UF_FRAME_VERSION);
+                 hello->pe, hello->major, hello->minor, hello->patch, frame->version, UF_VERSION_MAJOR, UF_VERSION_MINOR,
+                 UF_VERSION_PATCH, UF_FRAME_VERSION);
         return UF_EMISMATCH;
     }
     if (hello->n_pes != (uint32_t)t->base.n_pes) {
@@ -336,8 +328,7 @@ static int hello_check(const uf_tcp *t, int decoded, const uf_frame *frame, cons
         return UF_EMISMATCH;
     }
     if (hello->pe == 0 || hello->pe >= hello->n_pes) {
-        snprintf(text, bytes, "process %u on %s says it is PE %u of %u: %s", hello->pid, hello->host,
-                 hello->pe, hello->n_pes,
+        snprintf(text, bytes, "process %u on %s says it is PE %u of %u: %s", hello->pid, hello->host, hello->pe, hello->n_pes,
                  hello->pe ? "there is no such PE" : "there is another PE 0 already");
         return UF_EMISMATCH;
     }
@@ -348,15 +339,13 @@ void uf_tcp_root_hello(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, cons
 {
     uf_hello hello;
     char text[UF_BOOTSTRAP_TEXT];
-    int decoded =
-        frame->type == UF_FRAME_HELLO ? uf_hello_decode(payload, frame->length, frame->version, &hello) : -1;
+    int decoded = frame->type == UF_FRAME_HELLO ? uf_hello_decode(payload, frame->length, frame->version, &hello) : -1;
     if (decoded < 0) {
         uf_tcp_root_lost(t, conn, "it said no hello");
         return;
     }
     if (t->stage != UF_TCP_HERE || hello.job != t->job) {
-        send_away(t, conn, UF_EAGAIN,
-                  t->stage == UF_TCP_HERE ? "PE 0 of another job listens there" : "that world is complete");
+        send_away(t, conn, UF_EAGAIN, t->stage == UF_TCP_HERE ? "PE 0 of another job listens there" : "that world is complete");
         return;
     }
     int rc = hello_check(t, decoded, frame, &hello, text, sizeof text);
@@ -368,8 +357,8 @@ void uf_tcp_root_hello(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, cons
             return;
         }
         rc = UF_EMISMATCH;
-        snprintf(text, sizeof text, "there are two PEs %u: process %u on %s and process %u on %s", hello.pe,
-                 p->pid, p->host, hello.pid, hello.host);
+        snprintf(text, sizeof text, "there are two PEs %u: process %u on %s and process %u on %s", hello.pe, p->pid, p->host,
+                 hello.pid, hello.host);
     }
     if (rc) {
         send_away(t, conn, rc, text);
@@ -404,8 +393,7 @@ static int listen_one(uf_tcp *t, const uf_address *address, uint16_t port)
     if (fd < 0)
         return errno;
     int one = 1;
-    bool any =
-        where.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&where)->sin6_addr);
+    bool any = where.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&where)->sin6_addr);
     int v6_only = !any; /* the wildcard takes both families */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (where.ss_family == AF_INET6)
@@ -470,9 +458,9 @@ static int listen_retry(uf_tcp *t, uint64_t deadline)
         if (!error)
             return UF_OK;
         if (uf_bootstrap_now(&t->base) >= deadline)
-            return uf_fail(UF_ESYSTEM, "PE 0 cannot listen at %s, port%s %u to %u: %s; choose another port",
-                           t->address.host, t->address.ports > 1 ? "s" : "", t->address.port,
-                           t->address.port + t->address.ports - 1, strerror(error));
+            return uf_fail(UF_ESYSTEM, "PE 0 cannot listen at %s, port%s %u to %u: %s; choose another port", t->address.host,
+                           t->address.ports > 1 ? "s" : "", t->address.port, t->address.port + t->address.ports - 1,
+                           strerror(error));
         uint64_t until = uf_tcp_deadline(t, pause);
         uf_tcp_wait(t, nothing, until < deadline ? until : deadline);
     }
@@ -503,9 +491,8 @@ static void form_late(uf_tcp *t)
         t->missing[i] = !t->pes[i].conn;
     snprintf(text, sizeof text, "%s of %d did not come within %llu ms to PE 0 at %.200s:%u%s%s%s%s",
              uf_bootstrap_list_pes(t->missing, t->base.n_pes, pes, sizeof pes), t->base.n_pes,
-             (unsigned long long)(t->base.timeout_ns / 1000000), t->address.host, t->address.port,
-             any_gone ? "; " : "", gone, any_gone ? " came and went" : "",
-             t->root_is_here ? "" : "; note that this address is not one of PE 0's host");
+             (unsigned long long)(t->base.timeout_ns / 1000000), t->address.host, t->address.port, any_gone ? "; " : "", gone,
+             any_gone ? " came and went" : "", t->root_is_here ? "" : "; note that this address is not one of PE 0's host");
     form_fail(t, UF_ETIMEDOUT, text);
 }
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define MOST_ENTRIES 64
-#define ENTRY_BYTES 400
+#define ENTRY_BYTES  400
 
 static void check(const uf_settings *settings)
 {

@@ -242,6 +242,25 @@ static void a_segment_is_complete_and_keeps_its_size(void **state)
     uf_local_range_release(&r);
 }
 
+static void a_dropped_segment_leaves_its_place_to_the_next(void **state)
+{
+    (void)state;
+    uf_local_range r;
+    int fd;
+    assert_int_equal(uf_local_range_reserve(4 * MIB, &r), UF_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(uf_local_segment_create(&r, 4 * MIB, &fd), UF_OK);
+        close(fd);
+        assert_int_equal(r.base[4 * MIB - 1], 0);
+        memset(r.base, 1, 4 * MIB);
+        uf_local_segment_drop(&r, 4 * MIB);
+        assert_int_equal(r.used, 0);
+        unsigned char vec;
+        assert_int_equal(mincore(r.base, 4096, &vec), 0); /* still ours */
+    }
+    uf_local_range_release(&r);
+}
+
 static void what_is_not_a_peers_segment_is_never_mapped(void **state)
 {
     (void)state;
@@ -437,6 +456,7 @@ int main(void)
         cmocka_unit_test(too_much_is_refused_with_the_numbers),
         cmocka_unit_test(limits_of_the_process_are_named_and_raise_no_signal),
         cmocka_unit_test(a_segment_is_complete_and_keeps_its_size),
+        cmocka_unit_test(a_dropped_segment_leaves_its_place_to_the_next),
         cmocka_unit_test(what_is_not_a_peers_segment_is_never_mapped),
         cmocka_unit_test(a_peer_that_cannot_be_reached_is_told_with_the_reason),
         cmocka_unit_test(another_users_memory_is_not_reached),

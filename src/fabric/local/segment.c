@@ -2,8 +2,7 @@
  *
  * One range per PE, each PE's segments appended at the same offsets, so that translating a symmetric address to a peer's mapping is
  * one subtraction and one addition. A segment has no name in any file system, so nothing of it outlives its last user, however that
- * ends. All its memory is taken at creation and its size is sealed, so no later access can raise SIGBUS. Never unmaps
- * a part: a range goes as a whole. */
+ * ends. All its memory is taken at creation and its size is sealed, so no later access can raise SIGBUS. */
 #include "base/error.h"
 #include "fabric/local/identity.h"
 #include "fabric/local/local.h"
@@ -85,12 +84,6 @@ void uf_local_range_release(uf_local_range *range)
 static void unmap_to_reserved(unsigned char *at, size_t bytes)
 {
     mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
-
-void uf_local_segment_drop(uf_local_range *range, size_t bytes)
-{
-    unmap_to_reserved(range->base + range->used - bytes, bytes);
-    range->used -= bytes;
 }
 
 static int check_room(const uf_local_range *range, size_t bytes)
@@ -196,6 +189,12 @@ unmap:
 close_segment:
     close(segment);
     return rc;
+}
+
+void uf_local_segment_drop(uf_local_range *range, size_t bytes)
+{
+    range->used -= bytes;
+    unmap_to_reserved(range->base + range->used, bytes);
 }
 
 /* Refuses anything but a sealed memfd of the right size: a wrong descriptor must never become a mapping that can shrink. */

@@ -42,8 +42,7 @@ static void __attribute__((format(printf, 2, 3), cold)) stray(uf_ofi *ofi, const
     vsnprintf(ofi->error, sizeof ofi->error, format, args);
     va_end(args);
     if (ofi->strays++ < STRAYS_LOGGED)
-        uf_log(UF_LOG_WARN, ofi->pe, "%s%s", ofi->error,
-               ofi->strays == STRAYS_LOGGED ? " (further ones are not logged)" : "");
+        uf_log(UF_LOG_WARN, ofi->pe, "%s%s", ofi->error, ofi->strays == STRAYS_LOGGED ? " (further ones are not logged)" : "");
 }
 
 /* The PE behind a completion whose provider names the sender; UINT32_MAX if it is none of ours. */
@@ -155,9 +154,17 @@ static int take_error(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqe)
                   ofi->base.caps.provider, index, fi_strerror(entry.err), detail ? detail : "");
         return 0;
     }
+    /* We cancel nothing ourselves: the provider does when it gives up a connection, and its detail is then an old errno. */
+    bool cut = entry.err == FI_ECANCELED;
     snprintf(ofi->error, sizeof ofi->error, "PE %d: a %s to PE %u on rail %u failed: %s (%s: %s)", ofi->pe,
-             verb_names[slot->verb & 3], slot->peer, index, fi_strerror(entry.err), ofi->base.caps.provider,
-             detail ? detail : "no detail");
+             verb_names[slot->verb & 3], slot->peer, index,
+             cut ? "the connection ended, PE dead or memory not registered there" : fi_strerror(entry.err),
+             ofi->base.caps.provider,
+             cut      ? fi_strerror(entry.err)
+             : detail ? detail
+                      : "no detail");
+    if (rail->owes && rail->owed_to == slot->peer)
+        rail->owes = false;
     take_sent(rail, slot, cqe);
     cqe->status = uf_ofi_code(entry.err);
     return 1;
@@ -174,6 +181,8 @@ static int poll_rail(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqes, int max)
     ssize_t got = named ? fi_cq_readfrom(rail->cq, entries, wanted, from) : fi_cq_read(rail->cq, entries, wanted);
     if (unlikely(rail->unposted != NULL))
         receive_again(ofi, rail);
+    if (unlikely(rail->owes))
+        uf_ofi_pay(rail);
     if (got == -FI_EAGAIN)
         return 0;
     int n = 0;
@@ -217,7 +226,7 @@ int uf_ofi_wait_fd(uf_fabric *f)
 int uf_ofi_arm(uf_fabric *f)
 {
     uf_ofi *ofi = (uf_ofi *)f;
-    if (ofi->wait_fd < 0 || ofi->rails[0].unposted)
+    if (ofi->wait_fd < 0 || ofi->rails[0].unposted || ofi->rails[0].owes)
         return UF_EAGAIN;
     struct fid *fids[] = {&ofi->rails[0].cq->fid};
     return fi_trywait(ofi->rails[0].fabric, fids, 1) == 0 ? UF_OK : UF_EAGAIN;

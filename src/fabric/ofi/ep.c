@@ -83,6 +83,30 @@ static int post_silent_write(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, bo
     return post_slot(ofi, rail, slot, wr, rc);
 }
 
+/* The first operation of a write: at the level that the WR asks for. Nothing is placed by 0 bytes, and shm never completes such a
+ * write at delivery level. */
+static ssize_t start_write(uf_ofi *ofi, uf_ofi_rail *rail, uf_ofi_slot *slot, const uf_wr *wr, bool imm, uint64_t data)
+{
+    if ((wr->flags & UF_WR_PLACED) && ofi->placed_flags && wr->bytes)
+        return write_flags(rail, slot, wr, data, FI_COMPLETION | ofi->placed_flags | (imm ? FI_REMOTE_CQ_DATA : 0));
+    const void *from = (const void *)(uintptr_t)wr->local;
+    void *desc = (void *)(uintptr_t)wr->local_desc;
+    fi_addr_t to = rail->address_of[wr->peer];
+    return imm ? fi_writedata(rail->ep, from, wr->bytes, desc, data, to, wr->remote, wr->remote_key, &slot->context)
+               : fi_write(rail->ep, from, wr->bytes, desc, to, wr->remote, wr->remote_key, &slot->context);
+}
+
+int uf_ofi_pay(uf_ofi_rail *rail)
+{
+    ssize_t rc = fi_inject_writedata(rail->ep, &rail->owed_data, 0, rail->owed_data, rail->address_of[rail->owed_to],
+                                     rail->owed_at, rail->owed_key);
+    if (rc == -FI_EAGAIN)
+        return UF_EAGAIN;
+    /* Any other refusal means that the connection is gone: the WR's own CQE tells it. */
+    rail->owes = false;
+    return UF_OK;
+}
+
 static int post_write(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, bool imm)
 {
     uint64_t data = ofi->data_prefix | wr->imm;
@@ -91,15 +115,16 @@ static int post_write(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, bool imm)
     uf_ofi_slot *slot = take(rail, wr, UF_OFI_SLOT_SENT);
     if (!slot)
         return UF_EAGAIN;
-    ssize_t rc;
-    if ((wr->flags & UF_WR_PLACED) && ofi->placed_flags)
-        rc = write_flags(rail, slot, wr, data, FI_COMPLETION | ofi->placed_flags | (imm ? FI_REMOTE_CQ_DATA : 0));
-    else if (imm)
-        rc = fi_writedata(rail->ep, (const void *)(uintptr_t)wr->local, wr->bytes, (void *)(uintptr_t)wr->local_desc, data,
-                          rail->address_of[wr->peer], wr->remote, wr->remote_key, &slot->context);
-    else
-        rc = fi_write(rail->ep, (const void *)(uintptr_t)wr->local, wr->bytes, (void *)(uintptr_t)wr->local_desc,
-                      rail->address_of[wr->peer], wr->remote, wr->remote_key, &slot->context);
+    bool divided = imm && wr->bytes > ofi->whole_imm;
+    ssize_t rc = start_write(ofi, rail, slot, wr, imm && !divided, data);
+    if (unlikely(divided) && rc == 0) {
+        rail->owes = true;
+        rail->owed_to = wr->peer;
+        rail->owed_data = data;
+        rail->owed_at = wr->remote;
+        rail->owed_key = wr->remote_key;
+        uf_ofi_pay(rail);
+    }
     return post_slot(ofi, rail, slot, wr, rc);
 }
 
@@ -136,8 +161,7 @@ static int post_send(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr)
     if (!slot)
         return UF_EAGAIN;
     void *from = fill_wire(ofi, &slot->wire, wr);
-    ssize_t rc =
-        fi_send(rail->ep, from, ofi->wire_bytes, rail->slots_desc, rail->address_of[wr->peer], &slot->context);
+    ssize_t rc = fi_send(rail->ep, from, ofi->wire_bytes, rail->slots_desc, rail->address_of[wr->peer], &slot->context);
     return post_slot(ofi, rail, slot, wr, rc);
 }
 
@@ -164,6 +188,8 @@ int uf_ofi_post(uf_fabric *f, const uf_wr *wr)
     uf_ofi_rail *rail = &ofi->rails[wr->rail];
     if (unlikely(rail->address_of[wr->peer] == FI_ADDR_NOTAVAIL || wr->bytes > ofi->base.caps.max_message))
         return bad_wr(ofi, wr);
+    if (unlikely(rail->owes) && uf_ofi_pay(rail))
+        return UF_EAGAIN;
     switch ((uf_verb)wr->verb) {
     case UF_VERB_WRITE:
         return post_write(ofi, rail, wr, false);

@@ -42,6 +42,7 @@ int uf_ofi_code(int error)
     case FI_EHOSTDOWN:
     case FI_ENETUNREACH:
     case FI_ETIMEDOUT:
+    case FI_ECANCELED:
     case EPIPE:
     case ESRCH:
         return UF_EPEER;
@@ -164,8 +165,7 @@ static bool route_to(const char *root, struct sockaddr_storage *ours)
     for (const struct addrinfo *a = found; a && !known; a = a->ai_next) {
         int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         socklen_t bytes = sizeof *ours;
-        known = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
-                getsockname(fd, (struct sockaddr *)ours, &bytes) == 0;
+        known = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)ours, &bytes) == 0;
         if (fd >= 0)
             close(fd);
     }
@@ -186,10 +186,11 @@ static int refuse(const uf_fabric_params *params, const char *why)
 {
     char available[256];
     list_available(available, sizeof available);
-    return uf_fail(UF_EUNSUPPORTED, "PE %d: libfabric %u.%u has no endpoint of %s%s for this job%s; available here: %s; choose with "
+    return uf_fail(UF_EUNSUPPORTED,
+                   "PE %d: libfabric %u.%u has no endpoint of %s%s for this job%s; available here: %s; choose with "
                    "UNFENCE_FABRIC=ofi:PROVIDER",
-                   params->pe, FI_MAJOR(fi_version()), FI_MINOR(fi_version()),
-                   params->provider[0] ? "provider " : "any provider", params->provider, why, available);
+                   params->pe, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), params->provider[0] ? "provider " : "any provider",
+                   params->provider, why, available);
 }
 
 /* Why none of the offers served, if that can be told. */
@@ -198,8 +199,8 @@ static void why_none(const uf_fabric_params *params, bool saw_shm, char *why, si
     const char *interface = params->settings->text[UF_SET_INTERFACE];
     why[0] = 0;
     if (saw_shm)
-        snprintf(why, bytes, " (shm refuses if %s has not 16 MiB for each core free: %llu bytes are; enlarge it or use tcp)", SHM_DIRECTORY,
-                 (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
+        snprintf(why, bytes, " (shm refuses if %s has not 16 MiB for each core free: %llu bytes are; enlarge it or use tcp)",
+                 SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
     else if (interface[0])
         snprintf(why, bytes, " (UNFENCE_INTERFACE=%s names no interface or address that it can use)", interface);
     else if (!params->one_host)
@@ -256,7 +257,9 @@ static int check_descriptors(const uf_fabric_params *params, const struct fi_inf
     needed += SPARE_DESCRIPTORS;
     if (used + needed <= limit.rlim_cur)
         return UF_OK;
-    return uf_fail(UF_ESYSTEM, "PE %d: %s needs about %llu descriptors for %d PEs, %llu are in use and the open-file limit is %llu: raise it (ulimit -n)",
+    return uf_fail(UF_ESYSTEM,
+                   "PE %d: %s needs about %llu descriptors for %d PEs, %llu are in use and the open-file limit is %llu: raise it "
+                   "(ulimit -n)",
                    params->pe, info->fabric_attr->prov_name, needed, params->n_pes, used, (unsigned long long)limit.rlim_cur);
 }
 
@@ -279,6 +282,8 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
     ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
     ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
+
+    ofi->whole_imm = uf_ofi_whole_imm_size(info);
 
     snprintf(caps->fabric, sizeof caps->fabric, "ofi");
     snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
@@ -347,7 +352,8 @@ static int make_slots(uf_ofi *ofi, uint32_t index)
     rail->address_of = malloc(ofi->n_pes * sizeof *rail->address_of);
     rail->pe_of = malloc(ofi->n_pes * sizeof *rail->pe_of);
     if (!rail->slots || !rail->address_of || !rail->pe_of)
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for %u work requests and receives (%zu bytes)", ofi->pe, rail->n_slots, bytes);
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for %u work requests and receives (%zu bytes)", ofi->pe, rail->n_slots,
+                       bytes);
     memset(rail->slots, 0, bytes);
     for (uint32_t i = 0; i < ofi->n_pes; i++) {
         rail->address_of[i] = FI_ADDR_NOTAVAIL;
@@ -476,8 +482,7 @@ static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, c
     read_attributes(ofi, params, c, tuning);
     ask_placed(ofi, c->provider);
     int rc = check_descriptors(params, c->chosen[0]);
-    bool wait = ofi->n_rails == 1 &&
-                (tuning->wait_fd || uf_ofi_wants_wait_fd(params->one_host, params->n_pes, cores_here()));
+    bool wait = ofi->n_rails == 1 && (tuning->wait_fd || uf_ofi_wants_wait_fd(params->one_host, params->n_pes, cores_here()));
     for (uint32_t i = 0; i < ofi->n_rails && rc == UF_OK; i++)
         rc = build_rail(ofi, i, c->chosen[tuning->endpoints ? 0 : i], wait);
     return rc ? rc : measure_address(ofi);

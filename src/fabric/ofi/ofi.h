@@ -65,13 +65,16 @@ typedef struct uf_ofi_rail {
     struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *ep;
-    fi_addr_t *address_of;    /* by PE; FI_ADDR_NOTAVAIL until connected */
-    uint32_t *pe_of;          /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
-    uf_ofi_slot *slots;       /* tx_depth for sending, then the receives */
+    fi_addr_t *address_of; /* by PE; FI_ADDR_NOTAVAIL until connected */
+    uint32_t *pe_of;       /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
+    uf_ofi_slot *slots;    /* tx_depth for sending, then the receives */
     uint32_t n_slots;
-    uf_ofi_slot *free;        /* of the first tx_depth */
-    uf_ofi_slot *unposted;    /* receives that the provider refused with EAGAIN; tried again by poll */
-    struct fid_mr *slots_mr;  /* where local buffers must be registered */
+    uf_ofi_slot *free;     /* of the first tx_depth */
+    uf_ofi_slot *unposted; /* receives that the provider refused with EAGAIN; tried again by poll */
+    bool owes;             /* the second half of a divided write (ep.c) still has to go, to `owed_to` */
+    uint32_t owed_to;
+    uint64_t owed_data, owed_at, owed_key;
+    struct fid_mr *slots_mr; /* where local buffers must be registered */
     void *slots_desc;
 } uf_ofi_rail;
 
@@ -80,15 +83,16 @@ typedef struct uf_ofi {
     int pe;
     uint32_t n_pes;
     uf_ofi_source source;
-    uint64_t data_prefix;  /* what goes above the immediate into the CQ data */
-    size_t inject_write;   /* largest write, and largest message, that the provider copies at once */
+    uint64_t data_prefix; /* what goes above the immediate into the CQ data */
+    size_t inject_write;  /* largest write, and largest message, that the provider copies at once */
     size_t inject_send;
+    size_t whole_imm;      /* largest write with immediate that goes as one operation */
     size_t wire_bytes;     /* of a message: sizeof(uf_ofi_wire) or UF_MESSAGE_BYTES */
     uint64_t placed_flags; /* FI_DELIVERY_COMPLETE where the provider knows it */
     uint64_t next_key;
-    struct uf_mr *mrs;     /* all that are registered: close frees what the caller left */
+    struct uf_mr *mrs; /* all that are registered: close frees what the caller left */
     uint32_t n_rails;
-    uint32_t strays;       /* errors and messages that belong to no WR of ours; the first are logged */
+    uint32_t strays; /* errors and messages that belong to no WR of ours; the first are logged */
     int wait_fd;
     char error[UF_ERROR_BYTES];
     uf_ofi_rail rails[];
@@ -105,18 +109,18 @@ struct uf_mr {
 
 /* What tests force so that paths of providers that are not here run as well. Zero: as fi_info says. */
 typedef struct uf_ofi_tuning {
-    uint32_t endpoints;  /* rails made of the one chosen fi_info, to exercise several */
-    bool no_inject;      /* as if the provider could not inject */
-    bool headers_only;   /* as if the CQ data were short and the sender unknown */
-    bool cqe_source;     /* as if the CQ data were short and the sender known */
-    bool wait_fd;        /* as if the host were crowded */
+    uint32_t endpoints; /* rails made of the one chosen fi_info, to exercise several */
+    bool no_inject;     /* as if the provider could not inject */
+    bool headers_only;  /* as if the CQ data were short and the sender unknown */
+    bool cqe_source;    /* as if the CQ data were short and the sender known */
+    bool wait_fd;       /* as if the host were crowded */
 } uf_ofi_tuning;
 
 typedef struct uf_ofi_wish {
     bool one_host;
-    bool efa_direct, efa_plain;     /* the user named one of the two EFA fabrics */
-    const char *interface;          /* name or address; "": choose */
-    const struct sockaddr *route;   /* our address towards the rendezvous; NULL: unknown */
+    bool efa_direct, efa_plain;   /* the user named one of the two EFA fabrics */
+    const char *interface;        /* name or address; "": choose */
+    const struct sockaddr *route; /* our address towards the rendezvous; NULL: unknown */
 } uf_ofi_wish;
 
 /* Providers to try for what the user named (any case; "" = the best here), in order, at most `max`; the number written. */
@@ -133,6 +137,8 @@ bool uf_ofi_default_level_placed(const struct fi_info *info);
 bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores);
 /* Largest size that may be injected as a write, given that the provider cannot say it in fi_info. */
 size_t uf_ofi_inject_write_size(const struct fi_info *info);
+/* Largest write with immediate that may be one operation; larger ones are a write, then an empty write with the immediate. */
+size_t uf_ofi_whole_imm_size(const struct fi_info *info);
 /* The printable address of a rail, for people. */
 void uf_ofi_describe(const struct fi_info *info, char *text, size_t bytes);
 
@@ -148,6 +154,8 @@ int uf_ofi_code(int error);
 
 int uf_ofi_post(uf_fabric *f, const uf_wr *wr);
 int uf_ofi_poll(uf_fabric *f, uf_cqe *cqes, int max);
+/* Sends the immediate that a divided write still owes: UF_OK if it went. */
+int uf_ofi_pay(uf_ofi_rail *rail);
 /* Posts a receive, or puts it aside until the next poll. */
 void uf_ofi_receive(uf_ofi *ofi, uf_ofi_rail *rail, uf_ofi_slot *slot);
 int uf_ofi_wait_fd(uf_fabric *f);

@@ -17,12 +17,9 @@ static const struct {
     const char *name;
     const char *tried[2];
 } layered[] = {
-    {"tcp", {"tcp", "tcp;ofi_rxm"}},
-    {"verbs", {"verbs;ofi_rxm", "verbs"}},
-    {"net", {"net", "net;ofi_rxm"}},
-    {"udp", {"udp;ofi_rxd", "udp"}},
-    {"efa", {"efa", NULL}},
-    {"efa-direct", {"efa", NULL}}, /* a fabric of provider efa */
+    {"tcp", {"tcp", "tcp;ofi_rxm"}}, {"verbs", {"verbs;ofi_rxm", "verbs"}},
+    {"net", {"net", "net;ofi_rxm"}}, {"udp", {"udp;ofi_rxd", "udp"}},
+    {"efa", {"efa", NULL}},          {"efa-direct", {"efa", NULL}}, /* a fabric of provider efa */
 };
 
 static int add_layers(const char *name, const char **names, int n, int max)
@@ -54,8 +51,7 @@ int uf_ofi_candidates(const char *name, bool one_host, const char **names, int m
 
 bool uf_ofi_is_container_interface(const char *name)
 {
-    static const char *const prefixes[] = {"docker", "br-",  "veth",   "virbr", "cni",
-                                           "flannel", "cali", "podman", "lxc",   "vnet"};
+    static const char *const prefixes[] = {"docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;
@@ -65,8 +61,7 @@ bool uf_ofi_is_container_interface(const char *name)
 static const struct sockaddr *ip_address(const struct fi_info *info)
 {
     const struct sockaddr *a = info->src_addr;
-    if (!a || (info->addr_format != FI_SOCKADDR && info->addr_format != FI_SOCKADDR_IN &&
-               info->addr_format != FI_SOCKADDR_IN6))
+    if (!a || (info->addr_format != FI_SOCKADDR && info->addr_format != FI_SOCKADDR_IN && info->addr_format != FI_SOCKADDR_IN6))
         return NULL;
     return a->sa_family == AF_INET || a->sa_family == AF_INET6 ? a : NULL;
 }
@@ -224,6 +219,16 @@ bool uf_ofi_default_level_placed(const struct fi_info *info)
 size_t uf_ofi_inject_write_size(const struct fi_info *info)
 {
     return is_efa_direct(info) ? 0 : info->tx_attr->inject_size;
+}
+
+/* rxm over tcp in 1.17 follows a NULL context when a connection ends while a write with CQ data is half received: the survivor of a killed
+ * peer would crash. A write without CQ data is dropped cleanly, and an empty one cannot be half received. So beyond a size that a
+ * socket takes at once, such a write is divided: the provider promises the order of the two (FI_ORDER_RMA_WAW is message order here: one
+ * connection, one stream), and then the completion of the second proves the first. */
+size_t uf_ofi_whole_imm_size(const struct fi_info *info)
+{
+    bool rxm_tcp = strcasecmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;
+    return rxm_tcp && (info->tx_attr->msg_order & FI_ORDER_RMA_WAW) ? 4096 : SIZE_MAX;
 }
 
 bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores)

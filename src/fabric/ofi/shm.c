@@ -35,8 +35,8 @@ static bool number(const char **at, unsigned long *value)
 static bool is_region_name(const char *name, unsigned long *pid)
 {
     unsigned long uid, n;
-    return number(&name, pid) && *name++ == ':' && number(&name, &uid) && *name++ == ':' && number(&name, &n) &&
-           *name == 0 && uid == (unsigned long)getuid();
+    return number(&name, pid) && *name++ == ':' && number(&name, &uid) && *name++ == ':' && number(&name, &n) && *name == 0 &&
+           uid == (unsigned long)getuid();
 }
 
 /* Should somebody open the file in the instant that the lease is held, the kernel tells the holder by signal: SIGURG, which is ignored
@@ -100,8 +100,9 @@ int uf_ofi_shm_reserve(const char *directory, const char *address)
     close(fd);
     if (rc != ENOSPC)
         return UF_OK;
-    return uf_fail(UF_ENOMEM,
-                   "%s is full: an endpoint of libfabric's shm provider needs %lld bytes there and %llu are free; remove old files, "
-                   "enlarge it (mount -o remount,size=, docker --shm-size), or set UNFENCE_FABRIC=ofi:tcp",
-                   directory, (long long)st.st_size, (unsigned long long)uf_ofi_shm_free(directory));
+    return uf_fail(
+        UF_ENOMEM,
+        "%s is full: an endpoint of libfabric's shm provider needs %lld bytes there and %llu are free; remove old files, "
+        "enlarge it (mount -o remount,size=, docker --shm-size), or set UNFENCE_FABRIC=ofi:tcp",
+        directory, (long long)st.st_size, (unsigned long long)uf_ofi_shm_free(directory));
 }
