@@ -126,7 +126,7 @@ static void give_element(uf_dtype type, unsigned char *at, uint64_t salt, size_t
         break;
     case UF_INT64:
     case UF_UINT64:
-        memcpy(at, &(int64_t){whole << 33 | (whole & 0xffff)}, 8);
+        memcpy(at, &(int64_t){whole * (INT64_C(1) << 33) + (whole & 0xffff)}, 8);
         break;
     case UF_FLOAT:
         memcpy(at, &(float){(float)whole * 0.1f}, 4);
