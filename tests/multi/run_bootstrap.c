@@ -114,8 +114,10 @@ static int exchanging(process_table *table, int pe)
     if (create(table, pe, &b))
         return report(table, pe, 1, -1), 1;
     int rc = 0;
+    size_t most = n_pes > 16 ? 1000 : 300000;
     for (int step = 0; step < 60 && !rc; step++)
-        rc = step % 7 ? exchange(b, pe, n_pes, sizes[step % 6], step) : uf_bootstrap_barrier(b, 0);
+        rc =
+            step % 7 ? exchange(b, pe, n_pes, sizes[step % 6] < most ? sizes[step % 6] : most, step) : uf_bootstrap_barrier(b, 0);
     table->report[pe].value = uf_bootstrap_id(b);
     report(table, pe, rc ? rc : uf_bootstrap_poll(b, NULL), -1);
     uf_bootstrap_leave(b);
@@ -149,7 +151,7 @@ static int root_last(process_table *table, int pe)
 {
     atomic_fetch_add(&table->flags[0], 1);
     /* The others knock on a closed door before PE 0 comes. */
-    if (pe == 0 && (processes_await(&table->flags[0], n_pes) || usleep(50000)))
+    if (pe == 0 && processes_await(&table->flags[0], n_pes))
         return 1;
     return exchanging(table, pe);
 }
