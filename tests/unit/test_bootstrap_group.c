@@ -73,7 +73,7 @@ static void run_threads(test *t)
 static void run_fibers(test *t, uint64_t seed)
 {
     uf_fibers *fibers;
-    assert_int_equal(uf_fibers_create(seed, 1000, &fibers), UF_OK);
+    assert_int_equal(uf_fibers_create(seed, 50000, &fibers), UF_OK);
     t->driver = uf_fibers_driver(fibers);
     for (int i = 0; i < t->n_pes; i++)
         assert_int_equal(uf_fibers_add(fibers, pe_main, &t->pes[i]), UF_OK);
