@@ -41,9 +41,10 @@ static int late(uf_ep *ep, const uf_ep_await *a)
         else if (named <= 8)
             snprintf(names + at, sizeof names - at, "%sPE %d", at ? ", " : "", ep->world_pe[pe]);
     }
-    return uf_fail(UF_ETIMEDOUT, "PE %d: %s %llu waited %llu ms for %s: %d of %d PEs have delivered, late: %s%s. %s", ep->world->pe, a->call,
-                   (unsigned long long)(a->stats ? ep->combines : ep->step), (unsigned long long)(ep->world->timeout_ns / 1000000), a->what,
-                   here, all, names, named > 8 ? " and more" : "", detail);
+    return uf_fail(UF_ETIMEDOUT, "PE %d: %s %llu waited %llu ms for %s: %d of %d PEs have delivered, late: %s%s. %s",
+                   ep->world->pe, a->call, (unsigned long long)(a->stats ? ep->combines : ep->step),
+                   (unsigned long long)(ep->world->timeout_ns / 1000000), a->what, here, all, names, named > 8 ? " and more" : "",
+                   detail);
 }
 
 int uf_ep_wait(uf_ep *ep, const uf_ep_await *a)
@@ -54,8 +55,8 @@ int uf_ep_wait(uf_ep *ep, const uf_ep_await *a)
         if (!counts(ep, a, pe) || arrived(ep, a, pe))
             continue;
         uint64_t start = now(ep), left = deadline == UINT64_MAX ? UF_FOREVER : deadline > start ? deadline - start : 1;
-        int rc = uf_wait_from(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value, ep->world_pe[pe],
-                              left);
+        int rc = uf_wait_from(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value,
+                              ep->world_pe[pe], left);
         ep->stats.late_ns[a->stats] += now(ep) - start;
         ep->stats.late_pe[a->stats] = ep->world_pe[pe];
         if (rc)
@@ -71,8 +72,8 @@ int uf_ep_signal(uf_ep *ep, int kind, uint64_t value, int pe)
 
 int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind, uint64_t value, int pe)
 {
-    return uf_put_signal_nbi(ep->ctx, ep->base + offset, src, bytes, uf_ep_word(ep, kind, ep->me), UF_SIGNAL_ADD, value, ep->world_pe[pe],
-                             UF_WEAK);
+    return uf_put_signal_nbi(ep->ctx, ep->base + offset, src, bytes, uf_ep_word(ep, kind, ep->me), UF_SIGNAL_ADD, value,
+                             ep->world_pe[pe], UF_WEAK);
 }
 
 /* Tells the PEs whose rows I expect that their place is free, and hears it from those I have rows for. */
@@ -87,13 +88,18 @@ static int exchange_ready(uf_ep *ep, const char *call, int stats, const int32_t 
     }
     if (rc)
         return rc;
-    return uf_ep_wait(ep, &(uf_ep_await){.call = call, .what = "leave to overwrite", .kind = UF_EP_READY, .expected = ep->expected_ready,
-                                        .rows = hear, .stats = stats});
+    return uf_ep_wait(ep, &(uf_ep_await){.call = call,
+                                         .what = "leave to overwrite",
+                                         .kind = UF_EP_READY,
+                                         .expected = ep->expected_ready,
+                                         .rows = hear,
+                                         .stats = stats});
 }
 
 int uf_ep_wait_ready(uf_ep *ep, uf_ep_handle *h, bool combine)
 {
-    return combine ? exchange_ready(ep, "combine", 1, h->rows_to, h->rows_from) : exchange_ready(ep, "dispatch", 0, h->rows_from, h->rows_to);
+    return combine ? exchange_ready(ep, "combine", 1, h->rows_to, h->rows_from)
+                   : exchange_ready(ep, "dispatch", 0, h->rows_from, h->rows_to);
 }
 
 void uf_ep_count_copy(uf_ep *ep, size_t bytes)
@@ -109,8 +115,10 @@ int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle)
                        handle->ep != ep ? "belongs to another uf_ep" : "is not open: it was freed");
     int rc = uf_world_check(ep->world);
     if (!rc && ep->broken)
-        rc = uf_fail(ep->broken, "%s on PE %d: an earlier dispatch or combine failed half-way, so the PEs are out of step: destroy this uf_ep",
-                     call, ep->world->pe);
+        rc =
+            uf_fail(ep->broken,
+                    "%s on PE %d: an earlier dispatch or combine failed half-way, so the PEs are out of step: destroy this uf_ep",
+                    call, ep->world->pe);
     return rc;
 }
 

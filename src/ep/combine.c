@@ -16,7 +16,8 @@ enum { STREAM_BYTES = 1 << 20, BOTH = 2 };
 static int send_mapped(uf_ep *ep, const uf_ep_handle *h, const unsigned char *y, const float *weights, int s)
 {
     size_t bytes = (size_t)h->rows_from[s] * ep->layout.row_bytes, lanes = (size_t)h->rows_from[s] * ep->layout.lane_bytes;
-    unsigned char *to = ep->peer[s] + uf_ep_slot_at(ep, h->peer_slot[s]) + ep->layout.back + (size_t)h->back_at[s] * ep->layout.row_bytes;
+    unsigned char *to =
+        ep->peer[s] + uf_ep_slot_at(ep, h->peer_slot[s]) + ep->layout.back + (size_t)h->back_at[s] * ep->layout.row_bytes;
     if (bytes >= STREAM_BYTES) {
         uf_ep_copy_row(to, y, bytes);
         uf_ep_copy_done();
@@ -43,7 +44,8 @@ static int send_network(uf_ep *ep, const uf_ep_handle *h, const unsigned char *y
     int kind = UF_EP_BACK + h->peer_slot[s], rc = uf_ep_put(ep, to, y, bytes, kind, weights ? 1 : BOTH, s);
     if (rc || !weights)
         return rc;
-    unsigned char *stage = ep->stage + ep->layout.stage_weights + (size_t)s * 128 + ((size_t)h->first_from[s] * ep->layout.lane_bytes + 63) / 64 * 64;
+    unsigned char *stage = ep->stage + ep->layout.stage_weights + (size_t)s * 128 +
+                           ((size_t)h->first_from[s] * ep->layout.lane_bytes + 63) / 64 * 64;
     uf_ep_tag tag = {.weights_of = ep->combines};
     memcpy(stage, &tag, sizeof tag);
     memcpy(stage + sizeof tag, weights, lanes);
@@ -123,11 +125,12 @@ static void gather_weights(uf_ep *ep, const uf_ep_handle *h, const float *row_we
 static int check_combine(uf_ep *ep, const void *y, const uf_ep_handle *h, const void *out)
 {
     if (ep->type == UF_EP_BYTES)
-        return uf_fail(UF_EUNSUPPORTED, "uf_ep_combine on PE %d: rows of type UF_EP_BYTES cannot be added; create with UF_EP_BF16 or UF_EP_F32",
+        return uf_fail(UF_EUNSUPPORTED,
+                       "uf_ep_combine on PE %d: rows of type UF_EP_BYTES cannot be added; create with UF_EP_BF16 or UF_EP_F32",
                        ep->world->pe);
     if ((!y && h->n_rows) || (!out && h->n_tokens))
-        return uf_fail(UF_EINVAL, "uf_ep_combine on PE %d: argument %s is NULL, but there are %d rows and %d tokens", ep->world->pe,
-                       !y && h->n_rows ? "y" : "out", h->n_rows, h->n_tokens);
+        return uf_fail(UF_EINVAL, "uf_ep_combine on PE %d: argument %s is NULL, but there are %d rows and %d tokens",
+                       ep->world->pe, !y && h->n_rows ? "y" : "out", h->n_rows, h->n_tokens);
     uintptr_t mask = ep->type == UF_EP_BF16 ? 1 : 3;
     if (((uintptr_t)y & mask) || ((uintptr_t)out & mask))
         return uf_fail(UF_EINVAL, "uf_ep_combine on PE %d: argument %s is not aligned to its elements", ep->world->pe,
@@ -153,8 +156,12 @@ int uf_ep_combine(uf_ep *ep, const void *y, const float *row_weights, uf_ep_hand
     for (int d = 0; d < ep->shape.n_pes; d++)
         expected[d] += d != ep->me && h->rows_to[d] ? BOTH : 0;
     if (!rc)
-        rc = uf_ep_wait(ep, &(uf_ep_await){.call = "combine", .what = "rows", .kind = UF_EP_BACK + h->slot, .expected = expected,
-                                          .rows = h->rows_to, .stats = 1});
+        rc = uf_ep_wait(ep, &(uf_ep_await){.call = "combine",
+                                           .what = "rows",
+                                           .kind = UF_EP_BACK + h->slot,
+                                           .expected = expected,
+                                           .rows = h->rows_to,
+                                           .stats = 1});
     if (rc)
         return uf_ep_break(ep, rc);
     reduce(ep, h, y, out);

@@ -103,7 +103,8 @@ static int read_heads(uf_ep *ep, int parity)
         memcpy(&head, ep->base + uf_ep_note_at(ep, parity, s), sizeof head);
         if (head.step != ep->step)
             return uf_ep_break(
-                ep, uf_fail(UF_EMISMATCH, "PE %d is in dispatch %llu, PE %d in dispatch %llu: all PEs of the team must make the same calls",
+                ep, uf_fail(UF_EMISMATCH,
+                            "PE %d is in dispatch %llu, PE %d in dispatch %llu: all PEs of the team must make the same calls",
                             ep->world_pe[s], (unsigned long long)head.step, ep->world->pe, (unsigned long long)ep->step));
         int rc = uf_ep_fault_fail(&ep->shape, ep->world_pe[s], &head.fault);
         if (rc)
@@ -129,7 +130,8 @@ static int read_counts(uf_ep *ep, uf_ep_handle *h, int parity)
             sum += counts[d];
         }
         if (!sound || sum > (int64_t)ep->shape.max_tokens * ep->most_owners)
-            return uf_fail(UF_EINTERNAL, "PE %d sent counts that cannot be: slot %d, %lld rows", ep->world_pe[s], head.slot, (long long)sum);
+            return uf_fail(UF_EINTERNAL, "PE %d sent counts that cannot be: slot %d, %lld rows", ep->world_pe[s], head.slot,
+                           (long long)sum);
         h->peer_slot[s] = head.slot;
     }
     return UF_OK;
@@ -218,8 +220,8 @@ static int send_rows(uf_ep *ep, uf_ep_handle *h, const unsigned char *x)
     for (int turn = 1; !rc && ep->n_network && turn < ep->shape.n_pes; turn++) {
         int d = (ep->me + turn) % ep->shape.n_pes;
         if (!ep->peer[d] && h->rows_to[d])
-            rc = uf_ep_put(ep, uf_ep_slot_at(ep, h->peer_slot[d]) + (size_t)h->row_at[d] * bytes, ep->to[d], (size_t)h->rows_to[d] * bytes,
-                           UF_EP_DATA, 1, d);
+            rc = uf_ep_put(ep, uf_ep_slot_at(ep, h->peer_slot[d]) + (size_t)h->row_at[d] * bytes, ep->to[d],
+                           (size_t)h->rows_to[d] * bytes, UF_EP_DATA, 1, d);
     }
     copy_rows(ep, h, x, false, stream);
     for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
@@ -242,7 +244,9 @@ static int wait_rows(uf_ep *ep, uf_ep_handle *h)
     for (int s = 0; s < ep->shape.n_pes; s++)
         ep->expected_data[s] += s != ep->me && h->rows_from[s] > 0;
     h->combines = 0;
-    return uf_ep_wait(ep, &(uf_ep_await){.call = "dispatch", .what = "rows", .kind = UF_EP_DATA, .expected = ep->expected_data, .rows = h->rows_from});
+    return uf_ep_wait(
+        ep, &(uf_ep_await){
+                .call = "dispatch", .what = "rows", .kind = UF_EP_DATA, .expected = ep->expected_data, .rows = h->rows_from});
 }
 
 /* ---------------------------------------------------------------- the calls */
@@ -266,8 +270,8 @@ static int check_received(const uf_ep *ep, const char *call, const uf_ep_receive
     if (!r)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument received is NULL", call, ep->world->pe);
     if (r->size < sizeof *r)
-        return uf_fail(UF_EINVAL, "%s on PE %d: received.size is %zu, but this library's uf_ep_received has %zu bytes", call, ep->world->pe,
-                       r->size, sizeof *r);
+        return uf_fail(UF_EINVAL, "%s on PE %d: received.size is %zu, but this library's uf_ep_received has %zu bytes", call,
+                       ep->world->pe, r->size, sizeof *r);
     return UF_OK;
 }
 
@@ -315,7 +319,8 @@ int uf_ep_dispatch(uf_ep *ep, const void *x, const int32_t *experts, const float
     if (!rc)
         rc = send_notes(ep, h, &fault, parity);
     if (!rc)
-        rc = uf_ep_wait(ep, &(uf_ep_await){.call = "dispatch", .what = "counts", .kind = UF_EP_NOTES + parity, .value = (ep->step + 1) / 2});
+        rc = uf_ep_wait(
+            ep, &(uf_ep_await){.call = "dispatch", .what = "counts", .kind = UF_EP_NOTES + parity, .value = (ep->step + 1) / 2});
     if (rc)
         return uf_ep_break(ep, rc);
     rc = read_heads(ep, parity);
@@ -346,7 +351,8 @@ int uf_ep_dispatch_cached(uf_ep *ep, const void *x, uf_ep_handle *h, uf_ep_recei
     if (!rc)
         rc = check_received(ep, "uf_ep_dispatch_cached", received);
     if (!rc && !x && h->n_tokens)
-        rc = uf_fail(UF_EINVAL, "uf_ep_dispatch_cached on PE %d: argument x is NULL, but the handle has %d tokens", ep->world->pe, h->n_tokens);
+        rc = uf_fail(UF_EINVAL, "uf_ep_dispatch_cached on PE %d: argument x is NULL, but the handle has %d tokens", ep->world->pe,
+                     h->n_tokens);
     if (rc)
         return rc;
     /* As in uf_ep_dispatch: staged rows of the last call may be overwritten once they have left. */

@@ -29,18 +29,21 @@ static int check_options(const uf_ep_options *o, int n_pes)
     if (!o)
         return uf_fail(UF_EINVAL, "uf_ep_create: argument options is NULL");
     if (o->size < sizeof *o)
-        return uf_fail(UF_EINVAL, "uf_ep_create: options.size is %zu, but this library's uf_ep_options has %zu bytes", o->size, sizeof *o);
+        return uf_fail(UF_EINVAL, "uf_ep_create: options.size is %zu, but this library's uf_ep_options has %zu bytes", o->size,
+                       sizeof *o);
     if (o->type != UF_EP_BYTES && o->type != UF_EP_BF16 && o->type != UF_EP_F32)
-        return uf_fail(UF_EINVAL, "uf_ep_create: options.type is %d, not one of UF_EP_BYTES, UF_EP_BF16 and UF_EP_F32", (int)o->type);
+        return uf_fail(UF_EINVAL, "uf_ep_create: options.type is %d, not one of UF_EP_BYTES, UF_EP_BF16 and UF_EP_F32",
+                       (int)o->type);
     size_t element = o->type == UF_EP_BF16 ? 2 : o->type == UF_EP_F32 ? 4 : 1;
     if (o->hidden == 0 || o->hidden > ((size_t)1 << 30) || o->hidden * element % 16)
-        return uf_fail(UF_EINVAL,
-                       "uf_ep_create: options.hidden is %zu elements of %zu bytes: a row is a positive multiple of 16 bytes, and at most "
-                       "2^30 elements",
-                       o->hidden, element);
+        return uf_fail(
+            UF_EINVAL,
+            "uf_ep_create: options.hidden is %zu elements of %zu bytes: a row is a positive multiple of 16 bytes, and at most "
+            "2^30 elements",
+            o->hidden, element);
     if (o->max_handles < 0 || o->max_handles > MAX_HANDLES)
-        return uf_fail(UF_EINVAL, "uf_ep_create: options.max_handles is %d: 1 to %d are supported, 0 means %d", o->max_handles, MAX_HANDLES,
-                       DEFAULT_HANDLES);
+        return uf_fail(UF_EINVAL, "uf_ep_create: options.max_handles is %d: 1 to %d are supported, 0 means %d", o->max_handles,
+                       MAX_HANDLES, DEFAULT_HANDLES);
     uf_ep_shape shape = {n_pes, o->n_experts, o->top_k, o->max_tokens};
     return uf_ep_shape_check(&shape);
 }
@@ -96,9 +99,12 @@ static int agree(uf_world *w, const uf_ep_options *o, int n_pes)
         const struct {
             const char *field;
             int64_t theirs, ours;
-        } f[] = {{"type", t->type, mine.type},          {"hidden", t->hidden, mine.hidden},
-                 {"n_experts", t->n_experts, mine.n_experts}, {"top_k", t->top_k, mine.top_k},
-                 {"max_tokens", t->max_tokens, mine.max_tokens}, {"max_handles", t->n_handles, mine.n_handles},
+        } f[] = {{"type", t->type, mine.type},
+                 {"hidden", t->hidden, mine.hidden},
+                 {"n_experts", t->n_experts, mine.n_experts},
+                 {"top_k", t->top_k, mine.top_k},
+                 {"max_tokens", t->max_tokens, mine.max_tokens},
+                 {"max_handles", t->n_handles, mine.n_handles},
                  {"the team's size", t->n_pes, mine.n_pes}};
         if (t->rc)
             rc = uf_fail((int)t->rc, "PE %d: %.191s", pe, t->why);
@@ -179,13 +185,14 @@ static int take_own(uf_ep *ep)
 static int find_peers(uf_ep *ep, uf_team *team)
 {
     for (int pe = 0; pe < ep->shape.n_pes; pe++) {
-        ep->world_pe[pe] = uf_team_translate(team, pe, uf_team_world(ep->world));
+        ep->world_pe[pe] = team->pes[pe];
         ep->peer[pe] = pe == ep->me ? ep->base : uf_ptr(ep->world, ep->base, ep->world_pe[pe]);
         ep->n_network += !ep->peer[pe];
     }
     int rc = UF_OK;
     if (ep->n_network && posix_memalign((void **)&ep->stage, 4096, ep->layout.stage_total))
-        rc = uf_fail(UF_ENOMEM, "uf_ep_create: PE %d has no memory for %zu bytes of staging", ep->world->pe, ep->layout.stage_total);
+        rc = uf_fail(UF_ENOMEM, "uf_ep_create: PE %d has no memory for %zu bytes of staging", ep->world->pe,
+                     ep->layout.stage_total);
     return rc;
 }
 
@@ -212,7 +219,8 @@ static void release_own(uf_ep *ep)
 {
     for (int i = 0; ep->handles && i < ep->n_handles; i++)
         handle_free(&ep->handles[i]);
-    void *all[] = {ep->world_pe, ep->peer, ep->to, ep->expected_data, ep->expected_ready, ep->expected_back, ep->handles, ep->stage, ep};
+    void *all[] = {ep->world_pe, ep->peer,  ep->to, ep->expected_data, ep->expected_ready, ep->expected_back,
+                   ep->handles,  ep->stage, ep};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -223,7 +231,7 @@ int uf_ep_create(uf_team *team, const uf_ep_options *options, uf_ep **out)
 {
     if (!team || !out)
         return uf_fail(UF_EINVAL, "uf_ep_create: argument %s is NULL", !team ? "team" : "ep");
-    uf_world *w = uf_team_world_of(team);
+    uf_world *w = team->world;
     int n_pes = uf_team_n_pes(team), rc = agree(w, options, n_pes);
     if (rc)
         return rc;
@@ -279,7 +287,8 @@ int uf_ep_handle_free(uf_ep_handle *handle)
     if (!handle)
         return UF_OK;
     if (!handle->open)
-        return uf_fail(UF_EINVAL, "uf_ep_handle_free on PE %d: the handle is not open: it was freed before", handle->ep->world->pe);
+        return uf_fail(UF_EINVAL, "uf_ep_handle_free on PE %d: the handle is not open: it was freed before",
+                       handle->ep->world->pe);
     handle->open = false;
     return UF_OK;
 }

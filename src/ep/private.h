@@ -20,7 +20,7 @@
 
 #include "ep/plan.h"
 #include "unfence/ep.h"
-#include "world/world.h"
+#include "world/team.h"
 #include <stdbool.h>
 
 /* The head of a note; counts[n_pes] follow, then (from note_head bytes on) tokens[n], experts[n][top_k] and weights[n][top_k] of the
@@ -56,17 +56,17 @@ struct uf_ep_handle {
     bool open;
     uint64_t combines; /* since the last (cached) dispatch */
     int n_tokens, n_rows;
-    int32_t *counts;                     /* [n_pes][n_pes] rows from s to d */
-    int32_t *peer_slot;                  /* [n_pes] */
-    int32_t *rows_to, *first_to;         /* [n_pes] my rows to d, and where those of d come back: prefix over d */
-    int32_t *rows_from, *first_from;     /* [n_pes] */
-    int32_t *row_at, *back_at;           /* [n_pes] my first row in d's x; my first row in s's space for combines */
+    int32_t *counts;                 /* [n_pes][n_pes] rows from s to d */
+    int32_t *peer_slot;              /* [n_pes] */
+    int32_t *rows_to, *first_to;     /* [n_pes] my rows to d, and where those of d come back: prefix over d */
+    int32_t *rows_from, *first_from; /* [n_pes] */
+    int32_t *row_at, *back_at;       /* [n_pes] my first row in d's x; my first row in s's space for combines */
     /* Per token: its owners in order of reduction, and its place among my rows to each. */
-    uint8_t *n_owners;                   /* [max_tokens] */
-    int16_t *owner;                      /* [max_tokens][most_owners] */
-    int32_t *place;                      /* [max_tokens][most_owners] */
-    int32_t *experts, *lane_place;       /* [max_tokens][top_k] */
-    float *weights;                      /* [max_tokens][top_k] */
+    uint8_t *n_owners;             /* [max_tokens] */
+    int16_t *owner;                /* [max_tokens][most_owners] */
+    int32_t *place;                /* [max_tokens][most_owners] */
+    int32_t *experts, *lane_place; /* [max_tokens][top_k] */
+    float *weights;                /* [max_tokens][top_k] */
     /* Received. */
     int32_t *got_experts, *got_pe, *got_token, *expert_rows;
     float *got_weights;
@@ -79,16 +79,16 @@ struct uf_ep {
     uf_ep_type type;
     uf_ep_layout layout;
     int me, n_handles, n_local, most_owners, n_network;
-    int broken;            /* the first error after which the PEs may be out of step */
-    uint64_t step, combines; /* dispatches that exchanged notes; combines */
-    int *world_pe;         /* [n_pes] */
-    unsigned char *base;   /* the symmetric block here */
-    unsigned char **peer;  /* [n_pes] the same of a mapped peer, or NULL */
-    unsigned char *stage;  /* for what goes over a network, or NULL */
-    uint64_t *words;       /* see uf_ep_word */
+    int broken;                                               /* the first error after which the PEs may be out of step */
+    uint64_t step, combines;                                  /* dispatches that exchanged notes; combines */
+    int *world_pe;                                            /* [n_pes] */
+    unsigned char *base;                                      /* the symmetric block here */
+    unsigned char **peer;                                     /* [n_pes] the same of a mapped peer, or NULL */
+    unsigned char *stage;                                     /* for what goes over a network, or NULL */
+    uint64_t *words;                                          /* see uf_ep_word */
     uint64_t *expected_data, *expected_ready, *expected_back; /* [n_pes], [n_pes], [n_handles][n_pes] */
-    unsigned char **to;    /* [n_pes] scratch: where rows to d are written */
-    uf_ep_handle *handles; /* [n_handles] */
+    unsigned char **to;                                       /* [n_pes] scratch: where rows to d are written */
+    uf_ep_handle *handles;                                    /* [n_handles] */
     uf_ep_stats stats;
 };
 
@@ -113,7 +113,8 @@ static inline size_t uf_ep_slot_at(const uf_ep *ep, int slot)
 /* Where the tag and the weights of a sender are, given the rows of the senders before it: each has its own cache lines. */
 static inline size_t uf_ep_tag_at(const uf_ep *ep, int slot, int from, int32_t rows_before)
 {
-    return uf_ep_slot_at(ep, slot) + ep->layout.tags + (size_t)from * 128 + ((size_t)rows_before * ep->layout.lane_bytes + 63) / 64 * 64;
+    return uf_ep_slot_at(ep, slot) + ep->layout.tags + (size_t)from * 128 +
+           ((size_t)rows_before * ep->layout.lane_bytes + 63) / 64 * 64;
 }
 
 /* A note's arrays of n rows. */
@@ -149,8 +150,8 @@ typedef struct uf_ep_await {
     int kind;                 /* of the words */
     const uint64_t *expected; /* [n_pes]; NULL: `value` for all */
     uint64_t value;
-    const int32_t *rows;      /* [n_pes] sources with 0 rows are not waited for; NULL: all others are */
-    int stats;                /* 0 dispatch, 1 combine */
+    const int32_t *rows; /* [n_pes] sources with 0 rows are not waited for; NULL: all others are */
+    int stats;           /* 0 dispatch, 1 combine */
 } uf_ep_await;
 /* UF_ETIMEDOUT names call, phase, late PEs and progress; other errors are the world's. */
 int uf_ep_wait(uf_ep *ep, const uf_ep_await *await);

@@ -5,6 +5,7 @@
  * one: whoever has all its parts may go on. reduce combines in the order of PEs on one owner per range, so its
  * result is the same bits on all PEs, at every run, whatever the network did. */
 #include "base/error.h"
+#include "world/combine.h"
 #include "world/team.h"
 
 static int check(uf_team *t, const char *call, const void *dst, const void *src, size_t dst_bytes, size_t src_bytes)
@@ -39,7 +40,7 @@ static int receive_all(uf_team *t, const char *call)
 {
     int rc = UF_OK;
     for (int i = 1; i < t->n && !rc; i++)
-        rc = uf_team_receive(t, call, (t->me - i + t->n) % t->n);
+        rc = uf_team_receive(t, UF_TEAM_RESULT, call, (t->me - i + t->n) % t->n);
     return rc;
 }
 
@@ -55,7 +56,7 @@ int uf_broadcast(uf_team *t, void *dst, const void *src, size_t bytes, int root)
                        t->n - 1);
     rc = check(t, "uf_broadcast", dst, src, bytes, t->me == root ? bytes : 0);
     if (!rc)
-        rc = uf_sync(t);
+        rc = uf_team_sync(t, "uf_broadcast");
     if (rc || bytes == 0)
         return rc;
     /* A binomial tree over distances from the root: member d hears from d without its highest bit and tells d + 2^k above it. */
@@ -65,15 +66,15 @@ int uf_broadcast(uf_team *t, void *dst, const void *src, size_t bytes, int root)
     if (distance == 0)
         copy_own(dst, src, bytes);
     else
-        rc = uf_team_receive(t, "uf_broadcast", (distance - high / 2 + root) % t->n);
+        rc = uf_team_receive(t, UF_TEAM_RESULT, "uf_broadcast", (distance - high / 2 + root) % t->n);
     /* Far children first: they have most to pass on. */
     int top = high;
     while (distance + top * 2 < t->n)
         top *= 2;
     for (int step = top; step >= high && !rc; step /= 2)
         if (distance + step < t->n)
-            rc = uf_team_send(t, (distance + step + root) % t->n, dst, dst, bytes, t->settled);
-    return rc ? rc : uf_flush(t->ctx);
+            rc = uf_team_send(t, UF_TEAM_RESULT, (distance + step + root) % t->n, dst, dst, bytes);
+    return rc ? rc : uf_team_flush(t);
 }
 
 /* ---------------------------------------------------------------- all-gather, all-to-all */
@@ -82,15 +83,16 @@ int uf_allgather(uf_team *t, void *dst, const void *src, size_t bytes)
 {
     int rc = uf_team_check(t, "uf_allgather");
     if (rc || (rc = too_large(t, "uf_allgather", bytes)) ||
-        (rc = check(t, "uf_allgather", dst, src, bytes * (size_t)t->n, bytes)) || (rc = uf_sync(t)) || bytes == 0)
+        (rc = check(t, "uf_allgather", dst, src, bytes * (size_t)t->n, bytes)) || (rc = uf_team_sync(t, "uf_allgather")) ||
+        bytes == 0)
         return rc;
     unsigned char *own = (unsigned char *)dst + bytes * (size_t)t->me;
     copy_own(own, src, bytes);
     for (int i = 1; i < t->n && !rc; i++)
-        rc = uf_team_send(t, (t->me + i) % t->n, own, own, bytes, t->settled);
+        rc = uf_team_send(t, UF_TEAM_RESULT, (t->me + i) % t->n, own, own, bytes);
     if (!rc)
         rc = receive_all(t, "uf_allgather");
-    return rc ? rc : uf_flush(t->ctx);
+    return rc ? rc : uf_team_flush(t);
 }
 
 int uf_alltoall(uf_team *t, void *dst, const void *src, size_t bytes)
@@ -102,7 +104,7 @@ int uf_alltoall(uf_team *t, void *dst, const void *src, size_t bytes)
     if (bytes && dst == src)
         return uf_fail(UF_EINVAL, "uf_alltoall on PE %d: arguments dst and src are the same; it cannot work in place",
                        t->world->pe);
-    rc = uf_sync(t);
+    rc = uf_team_sync(t, "uf_alltoall");
     if (rc || bytes == 0)
         return rc;
     unsigned char *to = (unsigned char *)dst + bytes * (size_t)t->me;
@@ -110,70 +112,20 @@ int uf_alltoall(uf_team *t, void *dst, const void *src, size_t bytes)
     copy_own(to, from + bytes * (size_t)t->me, bytes);
     for (int i = 1; i < t->n && !rc; i++) {
         int peer = (t->me + i) % t->n;
-        rc = uf_team_send(t, peer, to, from + bytes * (size_t)peer, bytes, t->settled);
+        rc = uf_team_send(t, UF_TEAM_RESULT, peer, to, from + bytes * (size_t)peer, bytes);
     }
     if (!rc)
         rc = receive_all(t, "uf_alltoall");
-    return rc ? rc : uf_flush(t->ctx);
+    return rc ? rc : uf_team_flush(t);
 }
 
 /* ---------------------------------------------------------------- reduce */
-
-#define COMBINE_ORDERED(name, type, unsigned_type)                                                                               \
-    static int combine_##name(void *into, const void *with, size_t n, uf_reduce_op op)                                           \
-    {                                                                                                                            \
-        type *a = into;                                                                                                          \
-        const type *b = with;                                                                                                    \
-        for (size_t i = 0; i < n; i++)                                                                                           \
-            switch (op) {                                                                                                        \
-            case UF_SUM:                                                                                                         \
-                a[i] = (type)((unsigned_type)a[i] + (unsigned_type)b[i]);                                                        \
-                break;                                                                                                           \
-            case UF_PROD:                                                                                                        \
-                a[i] = (type)((unsigned_type)a[i] * (unsigned_type)b[i]);                                                        \
-                break;                                                                                                           \
-            case UF_MIN:                                                                                                         \
-                a[i] = b[i] < a[i] ? b[i] : a[i];                                                                                \
-                break;                                                                                                           \
-            case UF_MAX:                                                                                                         \
-                a[i] = b[i] > a[i] ? b[i] : a[i];                                                                                \
-                break;                                                                                                           \
-                BITS default : return UF_EINVAL;                                                                                 \
-            }                                                                                                                    \
-        return UF_OK;                                                                                                            \
-    }
-#define BITS                                                                                                                     \
-    case UF_AND:                                                                                                                 \
-        a[i] &= b[i];                                                                                                            \
-        break;                                                                                                                   \
-    case UF_OR:                                                                                                                  \
-        a[i] |= b[i];                                                                                                            \
-        break;                                                                                                                   \
-    case UF_XOR:                                                                                                                 \
-        a[i] ^= b[i];                                                                                                            \
-        break;
-COMBINE_ORDERED(int32, int32_t, uint32_t)
-COMBINE_ORDERED(int64, int64_t, uint64_t)
-COMBINE_ORDERED(uint32, uint32_t, uint32_t)
-COMBINE_ORDERED(uint64, uint64_t, uint64_t)
-#undef BITS
-#define BITS
-COMBINE_ORDERED(float, float, float)
-COMBINE_ORDERED(double, double, double)
-#undef BITS
-
-static const struct {
-    size_t bytes;
-    int (*combine)(void *into, const void *with, size_t n, uf_reduce_op op);
-} types[] = {{4, combine_int32},  {8, combine_int64}, {4, combine_uint32},
-             {8, combine_uint64}, {4, combine_float}, {8, combine_double}};
 
 /* One round: elements [first, first + n) of the caller's arrays, at most one slot for each owner. */
 typedef struct round {
     size_t first, n, each; /* owner o has [first + o * each, ...) as far as n reaches */
     size_t element;
-    uf_dtype type;
-    uf_reduce_op op;
+    uf_combine combine;
 } round;
 
 static size_t owned(const round *r, int owner, size_t *first)
@@ -185,40 +137,74 @@ static size_t owned(const round *r, int owner, size_t *first)
     return r->n - begin < r->each ? r->n - begin : r->each;
 }
 
-/* Sends each owner my elements of its range, combines my range from all, sends it to all, and waits for the other ranges. */
-static int reduce_round(uf_team *t, unsigned char *dst, const unsigned char *src, const round *r)
+/* Sends each owner our elements of its range. */
+static int send_parts(uf_team *t, const unsigned char *src, const round *r)
 {
-    size_t first = 0, n;
     int rc = UF_OK;
     for (int i = 1; i < t->n && !rc; i++) {
         int owner = (t->me + i) % t->n;
-        if ((n = owned(r, owner, &first)))
-            rc = uf_team_send(t, owner, t->scratch + (size_t)t->me * t->slot, src + first * r->element, n * r->element, UF_WEAK);
+        size_t first = 0, n = owned(r, owner, &first);
+        if (n)
+            rc = uf_team_send(t, UF_TEAM_PART, owner, t->scratch + (size_t)t->me * t->slot, src + first * r->element,
+                              n * r->element);
     }
-    if (!rc && (n = owned(r, t->me, &first))) {
-        unsigned char *result = t->scratch + (size_t)t->me * t->slot;
-        memcpy(result, src + first * r->element, n * r->element);
-        /* In PE order from PE 0: own elements take their turn, so start from a copy of PE 0's. */
-        unsigned char *sum = dst + first * r->element;
-        for (int from = 0; from < t->n && !rc; from++) {
-            if (from != t->me)
-                rc = uf_team_receive(t, "uf_reduce", from);
-            const unsigned char *part = t->scratch + (size_t)from * t->slot;
-            if (!rc && from == 0)
-                memcpy(sum, part, n * r->element);
-            else if (!rc)
-                rc = types[r->type].combine(sum, part, n, r->op);
-        }
-        for (int i = 1; i < t->n && !rc; i++)
-            rc = uf_team_send(t, (t->me + i) % t->n, sum, sum, n * r->element, t->settled);
+    return rc;
+}
+
+/* Combines our range from everybody's parts in PE order, whenever they come, and sends it to all. */
+static int combine_range(uf_team *t, unsigned char *dst, const unsigned char *src, const round *r)
+{
+    size_t first = 0, n = owned(r, t->me, &first), bytes = n * r->element;
+    unsigned char *result = dst + first * r->element;
+    int rc = UF_OK;
+    if (!n)
+        return UF_OK;
+    /* Our own part waits for its turn in our own slot: dst may be src. */
+    memcpy(t->scratch + (size_t)t->me * t->slot, src + first * r->element, bytes);
+    for (int from = 0; from < t->n && !rc; from++) {
+        const unsigned char *part = t->scratch + (size_t)from * t->slot;
+        if (from != t->me)
+            rc = uf_team_receive(t, UF_TEAM_PART, "uf_reduce", from);
+        if (!rc && from == 0)
+            memcpy(result, part, bytes);
+        else if (!rc)
+            r->combine(result, part, n);
     }
-    /* A range that has come back also says that its owner has read all slots: the next round may fill them. */
+    for (int i = 1; i < t->n && !rc; i++)
+        rc = uf_team_send(t, UF_TEAM_RESULT, (t->me + i) % t->n, result, result, bytes);
+    return rc;
+}
+
+/* A range that has come back also says that its owner has read all its slots: they are free for the next round. */
+static int receive_ranges(uf_team *t, const round *r)
+{
+    int rc = UF_OK;
     for (int i = 1; i < t->n && !rc; i++) {
         int owner = (t->me - i + t->n) % t->n;
+        size_t first;
         if (owned(r, owner, &first))
-            rc = uf_team_receive(t, "uf_reduce", owner);
+            rc = uf_team_receive(t, UF_TEAM_RESULT, "uf_reduce", owner);
     }
-    return rc ? rc : uf_flush(t->ctx);
+    return rc;
+}
+
+static int reduce_all(uf_team *t, unsigned char *dst, const unsigned char *src, size_t n, size_t element, uf_combine combine)
+{
+    size_t room = t->slot / element;
+    int rc = UF_OK;
+    for (size_t first = 0; first < n && !rc;) {
+        size_t left = n - first, each = (left + (size_t)t->n - 1) / (size_t)t->n;
+        round r = {.first = first, .n = left, .each = each < room ? each : room, .element = element, .combine = combine};
+        if (r.each * (size_t)t->n < left)
+            r.n = r.each * (size_t)t->n;
+        rc = send_parts(t, src, &r);
+        if (!rc)
+            rc = combine_range(t, dst, src, &r);
+        if (!rc)
+            rc = receive_ranges(t, &r);
+        first += r.n;
+    }
+    return rc ? rc : uf_team_flush(t);
 }
 
 int uf_reduce(uf_team *t, void *dst, const void *src, size_t n, uf_dtype type, uf_reduce_op op)
@@ -226,28 +212,22 @@ int uf_reduce(uf_team *t, void *dst, const void *src, size_t n, uf_dtype type, u
     int rc = uf_team_check(t, "uf_reduce");
     if (rc)
         return rc;
-    if ((unsigned)type > UF_DOUBLE)
+    size_t element = uf_combine_element(type);
+    if (!element)
         return uf_fail(UF_EINVAL, "uf_reduce on PE %d: argument type is %d, no uf_dtype", t->world->pe, (int)type);
-    if ((unsigned)op > UF_XOR || (op >= UF_AND && type >= UF_FLOAT))
+    uf_combine combine = uf_combine_find(type, op);
+    if (!combine)
         return uf_fail(UF_EINVAL, "uf_reduce on PE %d: argument op is %d%s", t->world->pe, (int)op,
                        (unsigned)op > UF_XOR ? ", no uf_reduce_op" : ": bits of floating-point numbers are not combined");
-    size_t element = types[type].bytes;
     if (n > SIZE_MAX / element)
         return uf_fail(UF_EINVAL, "uf_reduce on PE %d: argument n is %zu: that many elements are no size", t->world->pe, n);
-    if ((rc = check(t, "uf_reduce", dst, src, n * element, n * element)) || (rc = uf_sync(t)))
+    if ((uintptr_t)dst % element)
+        return uf_fail(UF_EINVAL, "uf_reduce on PE %d: argument dst: %p is not aligned to its elements of %zu bytes",
+                       t->world->pe, dst, element);
+    if ((rc = check(t, "uf_reduce", dst, src, n * element, n * element)) || (rc = uf_team_sync(t, "uf_reduce")))
         return rc;
-    if (t->n == 1) {
-        copy_own(dst, src, n * element);
-        return UF_OK;
-    }
-    size_t room = t->slot / element;
-    for (size_t first = 0; first < n && !rc;) {
-        size_t left = n - first, each = (left + (size_t)t->n - 1) / (size_t)t->n;
-        round r = {first, left, each < room ? each : room, element, type, op};
-        if (r.each * (size_t)t->n < left)
-            r.n = r.each * (size_t)t->n;
-        rc = reduce_round(t, dst, src, &r);
-        first += r.n;
-    }
-    return rc;
+    if (t->n > 1)
+        return reduce_all(t, dst, src, n, element, combine);
+    copy_own(dst, src, n * element);
+    return UF_OK;
 }

@@ -1,75 +1,93 @@
 /* team.c - teams, barrier and sync.
  *
  * sync is dissemination: in round k each member tells the one 2^k further and waits to be told, by one bare counted signal; log2(n) rounds,
- * no member is special, any n. Creating a team agrees on a number in the parent (the lowest that is free on all), clears the
- * number's words while nobody can write them, and lets nobody start before all have. */
+ * no member is special, any n. Creating a team agrees on a number (one that is free on all its members), takes it, clears the
+ * number's words while nobody can write them, and lets nobody start before all have; where another thread's creation was quicker
+ * on some PE, all give it back and try another. A collective that fails half way leaves counts that fit no later one: it
+ * ends its team, and the team's number is not used again. */
 #include "world/team.h"
 #include "base/error.h"
 #include <stdlib.h>
 
 static size_t scratch_bytes(int n_pes)
 {
-    size_t least = (size_t)n_pes * 256;
+    size_t least = (size_t)n_pes * UF_TEAM_SMALL;
     return least > 65536 ? least : 65536;
+}
+
+static size_t words_of_team(int n_pes)
+{
+    return UF_SYNC_ROUNDS + (size_t)UF_TEAM_PURPOSES * (size_t)n_pes;
 }
 
 size_t uf_teams_words(int n_pes)
 {
-    return (size_t)UF_MAX_TEAMS * (UF_SYNC_ROUNDS + (size_t)n_pes);
+    return UF_MAX_TEAMS * words_of_team(n_pes);
 }
 
 int uf_team_check(uf_team *t, const char *call)
 {
     if (!t)
         return uf_fail(UF_EINVAL, "%s: argument team is NULL", call);
-    return uf_world_check(t->world);
+    int rc = uf_world_check(t->world);
+    if (!rc && t->failed)
+        rc = uf_fail(t->failed,
+                     "PE %d: %s of a team of %d PEs: an earlier collective of it failed half way, it can only be destroyed",
+                     t->world->pe, call, t->n);
+    return rc;
+}
+
+/* Notes an error that ends the team, and returns it. */
+static int ended(uf_team *t, int rc)
+{
+    if (rc && !t->failed)
+        t->failed = rc;
+    return rc;
+}
+
+static unsigned long long timeout_ms(const uf_team *t)
+{
+    return (unsigned long long)(t->world->timeout_ns / 1000000);
 }
 
 /* ---------------------------------------------------------------- sync */
 
-static int sync_team(uf_team *t, const char *call)
+static int sync_round(uf_team *t, const char *call, int round, int distance)
 {
-    uint64_t step = ++t->syncs;
-    for (int round = 0, distance = 1; distance < t->n; round++, distance *= 2) {
-        int to = t->pes[(t->me + distance) % t->n], from = t->pes[(t->me - distance % t->n + t->n) % t->n];
-        int rc = uf_signal(t->ctx, &t->sync_words[round], UF_SIGNAL_ADD, 1, to, UF_WEAK);
-        if (!rc)
-            rc = uf_wait_from(t->world, &t->sync_words[round], UF_GE, step, from, t->world->timeout_ns);
-        if (rc == UF_ETIMEDOUT)
-            return uf_fail(
-                rc,
-                "PE %d: %s of a team of %d PEs: PE %d, or one that it waits for, has not come within %llu ms (UNFENCE_TIMEOUT)",
-                t->world->pe, call, t->n, from, (unsigned long long)(t->world->timeout_ns / 1000000));
-        if (rc)
-            return rc;
-    }
-    return UF_OK;
+    int to = t->pes[(t->me + distance) % t->n], from = t->pes[(t->me - distance + t->n) % t->n];
+    int rc = uf_signal(t->ctx, &t->sync_words[round], UF_SIGNAL_ADD, 1, to, UF_WEAK);
+    if (!rc)
+        rc = uf_wait_from(t->world, &t->sync_words[round], UF_GE, t->syncs, from, t->world->timeout_ns);
+    if (rc == UF_ETIMEDOUT)
+        rc = uf_fail(
+            rc, "PE %d: %s of a team of %d PEs: PE %d, or one that it waits for, has not come within %llu ms (UNFENCE_TIMEOUT)",
+            t->world->pe, call, t->n, from, timeout_ms(t));
+    return rc;
+}
+
+int uf_team_sync(uf_team *t, const char *call)
+{
+    int rc = UF_OK;
+    t->syncs++;
+    for (int round = 0, distance = 1; distance < t->n && !rc; round++, distance *= 2)
+        rc = sync_round(t, call, round, distance);
+    return ended(t, rc);
 }
 
 int uf_sync(uf_team *t)
 {
     int rc = uf_team_check(t, "uf_sync");
-    return rc ? rc : sync_team(t, "uf_sync");
+    return rc ? rc : uf_team_sync(t, "uf_sync");
 }
 
 static int complete_all(uf_world *w)
 {
-    pthread_mutex_lock(&w->setup);
-    size_t n = 0;
-    for (uf_ctx *c = w->contexts; c; c = c->next)
-        n++;
-    uf_ctx **contexts = malloc(n * sizeof *contexts);
-    n = 0;
-    for (uf_ctx *c = w->contexts; c && contexts; c = c->next)
-        contexts[n++] = c;
-    pthread_mutex_unlock(&w->setup);
-    if (!contexts)
-        return uf_fail(UF_ENOMEM, "PE %d: uf_barrier: no memory for the list of contexts", w->pe);
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
     int rc = UF_OK;
-    for (size_t i = 0; i < n && !rc; i++)
-        rc = uf_ctx_complete(contexts[i], -1, true, deadline);
-    free(contexts);
+    pthread_mutex_lock(&w->contexts_lock);
+    for (uf_ctx *c = w->contexts; c && !rc; c = c->next)
+        rc = uf_ctx_complete(c, -1, true, deadline);
+    pthread_mutex_unlock(&w->contexts_lock);
     return rc;
 }
 
@@ -77,45 +95,52 @@ int uf_barrier(uf_team *t)
 {
     int rc = uf_team_check(t, "uf_barrier");
     if (!rc)
-        rc = complete_all(t->world);
-    return rc ? rc : sync_team(t, "uf_barrier");
+        rc = ended(t, complete_all(t->world)); /* the others wait for us: not to come is to fail them */
+    return rc ? rc : uf_team_sync(t, "uf_barrier");
 }
 
 /* ---------------------------------------------------------------- exchange between members */
 
-int uf_team_send(uf_team *t, int to, void *dst, const void *src, size_t bytes, unsigned flags)
+int uf_team_send(uf_team *t, uf_team_purpose purpose, int to, void *dst, const void *src, size_t bytes)
 {
-    return uf_put_signal_nbi(t->ctx, dst, src, bytes, &t->arrivals[t->me], UF_SIGNAL_ADD, 1, t->pes[to], flags);
+    /* Users change what they receive; parts in the scratch are only read, and the library keeps late duplicates off their next use. */
+    unsigned flags = purpose == UF_TEAM_RESULT ? t->settled : UF_WEAK;
+    return ended(
+        t, uf_put_signal_nbi(t->ctx, dst, src, bytes, &t->arrivals[purpose].words[t->me], UF_SIGNAL_ADD, 1, t->pes[to], flags));
 }
 
-int uf_team_receive(uf_team *t, const char *call, int from)
+int uf_team_receive(uf_team *t, uf_team_purpose purpose, const char *call, int from)
 {
-    t->expected[from]++;
-    int rc = uf_wait_from(t->world, &t->arrivals[from], UF_GE, t->expected[from], t->pes[from], t->world->timeout_ns);
+    const uint64_t *word = &t->arrivals[purpose].words[from];
+    uint64_t expected = ++t->arrivals[purpose].expected[from];
+    int rc = uf_wait_from(t->world, word, UF_GE, expected, t->pes[from], t->world->timeout_ns);
     if (rc == UF_ETIMEDOUT)
-        return uf_fail(
+        rc = uf_fail(
             rc,
             "PE %d: %s of a team of %d PEs: PE %d is late: %llu of %llu parts have come from it within %llu ms (UNFENCE_TIMEOUT)",
-            t->world->pe, call, t->n, t->pes[from], (unsigned long long)uf_signal_fetch(&t->arrivals[from]),
-            (unsigned long long)t->expected[from], (unsigned long long)(t->world->timeout_ns / 1000000));
-    return rc;
+            t->world->pe, call, t->n, t->pes[from], (unsigned long long)uf_signal_fetch(word), (unsigned long long)expected,
+            timeout_ms(t));
+    return ended(t, rc);
+}
+
+int uf_team_flush(uf_team *t)
+{
+    return ended(t, uf_flush(t->ctx));
 }
 
 int uf_team_gather_small(uf_team *t, const char *call, const void *mine, size_t bytes, unsigned char *all)
 {
-    int rc = sync_team(t, call); /* the slots are free: whoever is here has read the last ones */
+    int rc = uf_team_sync(t, call); /* the slots are free: whoever is here has read the last ones */
     for (int i = 1; i < t->n && !rc; i++)
-        rc = uf_team_send(t, (t->me + i) % t->n, t->scratch + (size_t)t->me * t->slot, mine, bytes, UF_WEAK);
-    memcpy(all + (size_t)t->me * 64, mine, bytes);
+        rc = uf_team_send(t, UF_TEAM_PART, (t->me + i) % t->n, t->scratch + (size_t)t->me * t->slot, mine, bytes);
+    memcpy(all + (size_t)t->me * UF_TEAM_SMALL, mine, bytes);
     for (int i = 1; i < t->n && !rc; i++) {
         int from = (t->me - i + t->n) % t->n;
-        rc = uf_team_receive(t, call, from);
+        rc = uf_team_receive(t, UF_TEAM_PART, call, from);
         if (!rc)
-            memcpy(all + (size_t)from * 64, t->scratch + (size_t)from * t->slot, bytes);
+            memcpy(all + (size_t)from * UF_TEAM_SMALL, t->scratch + (size_t)from * t->slot, bytes);
     }
-    if (!rc)
-        rc = uf_flush(t->ctx);
-    return rc;
+    return rc ? rc : uf_team_flush(t);
 }
 
 /* ---------------------------------------------------------------- create and destroy */
@@ -123,51 +148,92 @@ int uf_team_gather_small(uf_team *t, const char *call, const void *mine, size_t 
 static void free_team(uf_team *t)
 {
     free(t->pes);
-    free(t->expected);
+    free(t->arrivals[0].expected);
     free(t);
 }
 
-/* A team's record for number `id`. `pes` are world numbers. */
-static int make_team(uf_world *w, int id, const int *pes, int n, uf_team **team)
+/* A team's record for number `id`, not yet in use. `pes` are world numbers. */
+static uf_team *new_team(uf_world *w, int id, const int *pes, int n)
 {
-    uf_teams *all = w->teams;
+    const uf_teams *all = w->teams;
     uf_team *t = calloc(1, sizeof *t);
     int *list = malloc(sizeof *list * (size_t)n);
-    uint64_t *expected = calloc((size_t)n, sizeof *expected);
+    uint64_t *expected = calloc((size_t)n * UF_TEAM_PURPOSES, sizeof *expected);
     if (!t || !list || !expected) {
         free(t);
         free(list);
         free(expected);
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for a team of %d PEs", w->pe, n);
+        uf_fail(UF_ENOMEM, "PE %d: no memory for a team of %d PEs", w->pe, n);
+        return NULL;
     }
-    *t = (uf_team){.world = w, .id = id, .n = n, .me = -1, .pes = list, .expected = expected};
+    *t = (uf_team){.world = w, .id = id, .n = n, .me = -1, .pes = list};
     for (int i = 0; i < n; i++) {
         list[i] = pes[i];
         if (pes[i] == w->pe)
             t->me = i;
     }
-    t->sync_words = all->words + (size_t)id * (UF_SYNC_ROUNDS + (size_t)w->n_pes);
-    t->arrivals = t->sync_words + UF_SYNC_ROUNDS;
+    t->sync_words = all->words + (size_t)id * words_of_team(w->n_pes);
+    for (size_t p = 0; p < UF_TEAM_PURPOSES; p++) {
+        t->arrivals[p].words = t->sync_words + UF_SYNC_ROUNDS + p * (size_t)w->n_pes;
+        t->arrivals[p].expected = expected + p * (size_t)n;
+    }
     t->scratch = all->scratch + (size_t)id * all->scratch_bytes;
-    t->slot = all->scratch_bytes / (size_t)n / 64 * 64;
+    t->slot = all->scratch_bytes / (size_t)n / UF_TEAM_SMALL * UF_TEAM_SMALL;
     t->settled = w->fabric && w->fabric->caps.duplicates ? UF_SETTLED : UF_WEAK;
-    /* Words of an earlier team of this number: all its members have taken everything out of them. */
-    for (size_t i = 0; i < UF_SYNC_ROUNDS + (size_t)n; i++)
-        __atomic_store_n(&t->sync_words[i], 0, __ATOMIC_RELAXED);
-    pthread_mutex_lock(&w->setup);
-    int rc = uf_ctx_create_locked(w, NULL, &t->ctx);
-    if (!rc) {
-        all->free_ids &= ~(1ull << id);
+    return t;
+}
+
+/* Takes the number: UF_EAGAIN if another thread did. */
+static int take_id(uf_teams *all, uf_team *t)
+{
+    int rc = UF_EAGAIN;
+    pthread_mutex_lock(&all->lock);
+    if (all->free_ids >> t->id & 1) {
+        all->free_ids &= ~(1ull << t->id);
         t->next = all->all;
         all->all = t;
+        rc = UF_OK;
     }
-    pthread_mutex_unlock(&w->setup);
+    pthread_mutex_unlock(&all->lock);
+    return rc;
+}
+
+/* Ends the record. A number whose words may still be written to is not given back. */
+static void drop_team(uf_team *t)
+{
+    uf_teams *all = t->world->teams;
+    pthread_mutex_lock(&all->lock);
+    if (!t->failed)
+        all->free_ids |= 1ull << t->id;
+    for (uf_team **at = &all->all; *at; at = &(*at)->next)
+        if (*at == t) {
+            *at = t->next;
+            break;
+        }
+    pthread_mutex_unlock(&all->lock);
+    free_team(t);
+}
+
+/* Makes this PE's part of team `id`, ready for others' signals. UF_EAGAIN: the number is taken here. */
+static int make_team(uf_world *w, int id, const int *pes, int n, uf_team **team)
+{
+    uf_team *t = new_team(w, id, pes, n);
+    if (!t)
+        return UF_ENOMEM;
+    int rc = take_id(w->teams, t);
     if (rc) {
         free_team(t);
         return rc;
     }
-    *team = t;
-    return UF_OK;
+    /* Words of an earlier team of this number: all its members have taken everything out of them. */
+    for (size_t i = 0; i < words_of_team(w->n_pes); i++)
+        __atomic_store_n(&t->sync_words[i], 0, __ATOMIC_RELAXED);
+    rc = uf_ctx_create(w, NULL, &t->ctx);
+    if (rc)
+        drop_team(t);
+    else
+        *team = t;
+    return rc;
 }
 
 /* What the members of a parent tell each other about the team to come. */
@@ -205,40 +271,112 @@ static int check_list(uf_team *parent, const int *pes, int n)
     return rc;
 }
 
-/* All members of the parent take part, also with a list that this one refuses: nobody is left waiting. */
-static int agree(uf_team *parent, const int *pes, int n, int rc, int *id)
+/* This thread's sentence, kept while others are made. */
+typedef struct sentence {
+    char text[UF_ERROR_BYTES];
+} sentence;
+
+static void keep_sentence(sentence *s)
+{
+    strncpy(s->text, uf_error_message(), sizeof s->text - 1);
+    s->text[sizeof s->text - 1] = 0;
+}
+
+/* Everybody's proposal: the numbers that are free on all members to be in *common. All members of the parent take part, also with a list that
+ * this one refuses (rc): nobody is left waiting. */
+static int agree(uf_team *parent, const int *pes, int n, int rc, unsigned char *all, uint64_t *common)
 {
     uf_world *w = parent->world;
-    char why[UF_ERROR_BYTES] = "";
-    if (rc)
-        strncpy(why, uf_error_message(), sizeof why - 1);
-    pthread_mutex_lock(&w->setup);
+    sentence why;
+    keep_sentence(&why);
+    pthread_mutex_lock(&w->teams->lock);
     proposal mine = {w->teams->free_ids, rc ? 0 : hash_list(pes, n), n, rc};
-    pthread_mutex_unlock(&w->setup);
-    unsigned char *all = malloc((size_t)parent->n * 64);
-    if (!all)
-        return uf_fail(UF_ENOMEM, "PE %d: uf_team_create: no memory", w->pe);
+    pthread_mutex_unlock(&w->teams->lock);
     int failed = uf_team_gather_small(parent, "uf_team_create", &mine, sizeof mine, all);
-    uint64_t free_ids = UINT64_MAX;
+    if (rc)
+        return uf_error_set(rc, why.text);
     for (int i = 0; i < parent->n && !failed; i++) {
         proposal p;
-        memcpy(&p, all + (size_t)i * 64, sizeof p);
-        free_ids &= p.free_ids;
-        if (p.rc && !rc)
+        memcpy(&p, all + (size_t)i * UF_TEAM_SMALL, sizeof p);
+        if (p.rc)
             failed = uf_fail((int)p.rc, "PE %d: uf_team_create was refused on PE %d, which knows why", w->pe, parent->pes[i]);
-        else if (!rc && (p.hash != mine.hash || p.n != mine.n))
+        else if (p.hash != mine.hash || p.n != mine.n)
             failed = uf_fail(UF_EMISMATCH, "PE %d: uf_team_create: PE %d gave another list of PEs", w->pe, parent->pes[i]);
     }
-    free(all);
-    if (rc)
-        return uf_error_set(rc, why);
-    if (!failed && !free_ids)
-        failed = uf_fail(UF_ENOMEM,
-                         "PE %d: uf_team_create: no team number is free on all PEs of the parent; at most %d teams exist at once",
-                         w->pe, UF_MAX_TEAMS);
-    if (!failed)
-        *id = __builtin_ctzll(free_ids);
+    *common = UINT64_MAX;
+    for (int i = 0; i < n && !failed; i++) {
+        proposal p;
+        memcpy(&p, all + (size_t)pes[i] * UF_TEAM_SMALL, sizeof p);
+        *common &= p.free_ids;
+    }
     return failed;
+}
+
+/* Tells how making the team went here: UF_OK if it went well everywhere. Nobody signals a member before it has cleared its words. */
+static int settle(uf_team *parent, int rc, unsigned char *all)
+{
+    sentence why;
+    keep_sentence(&why);
+    int64_t mine = rc;
+    int failed = uf_team_gather_small(parent, "uf_team_create", &mine, sizeof mine, all), other = UF_OK;
+    if (failed || (rc && rc != UF_EAGAIN))
+        return failed ? failed : uf_error_set(rc, why.text);
+    for (int i = 0; i < parent->n && (!other || other == UF_EAGAIN); i++) {
+        int64_t theirs;
+        memcpy(&theirs, all + (size_t)i * UF_TEAM_SMALL, sizeof theirs);
+        if (theirs == UF_EAGAIN || !theirs)
+            other = theirs ? UF_EAGAIN : other;
+        else
+            other =
+                uf_fail((int)theirs, "PE %d: uf_team_create failed on PE %d, which knows why", parent->world->pe, parent->pes[i]);
+    }
+    return other;
+}
+
+/* The number to try: parents begin their search at different places, so that two creations at once seldom want the same. */
+static int choose_id(const uf_team *parent, int attempt, uint64_t common)
+{
+    int start = (parent->id * 11 + attempt * 17) % UF_MAX_TEAMS;
+    uint64_t turned = start ? common >> start | common << (UF_MAX_TEAMS - start) : common;
+    return (__builtin_ctzll(turned) + start) % UF_MAX_TEAMS;
+}
+
+/* One attempt. `list` are world numbers of the members, `member` whether we are one. UF_EAGAIN: all are to try again. */
+static int try_team(uf_team *parent, int attempt, const int *list, int n, bool member, uint64_t common, unsigned char *all,
+                    uf_team **team)
+{
+    uf_team *made = NULL;
+    int rc = member ? make_team(parent->world, choose_id(parent, attempt, common), list, n, &made) : UF_OK;
+    rc = settle(parent, rc, all);
+    if (rc && made) {
+        uf_ctx_destroy(made->ctx);
+        drop_team(made);
+    } else if (!rc)
+        *team = made;
+    return rc;
+}
+
+static int create(uf_team *parent, const int *pes, int n, int *list, unsigned char *all, uf_team **team)
+{
+    uf_world *w = parent->world;
+    int rc = UF_EAGAIN, checked = check_list(parent, pes, n);
+    for (int attempt = 0; rc == UF_EAGAIN; attempt++) {
+        uint64_t common;
+        rc = agree(parent, pes, n, checked, all, &common);
+        if (rc)
+            return rc;
+        if (!common || attempt == UF_MAX_TEAMS)
+            return uf_fail(UF_ENOMEM,
+                           "PE %d: uf_team_create: no team number is free on all %d PEs; at most %d teams exist at once", w->pe,
+                           n, UF_MAX_TEAMS);
+        bool member = false;
+        for (int i = 0; i < n; i++) {
+            list[i] = parent->pes[pes[i]];
+            member |= list[i] == w->pe;
+        }
+        rc = try_team(parent, attempt, list, n, member, common, all, team);
+    }
+    return rc;
 }
 
 int uf_team_create(uf_team *parent, const int *pes, int n, uf_team **team)
@@ -248,29 +386,15 @@ int uf_team_create(uf_team *parent, const int *pes, int n, uf_team **team)
         return rc;
     if (!team)
         return uf_fail(UF_EINVAL, "uf_team_create: argument team is NULL");
-    uf_world *w = parent->world;
-    int id = 0, *list = NULL;
-    rc = agree(parent, pes, n, check_list(parent, pes, n), &id);
-    if (rc)
-        return rc;
-    bool member = false;
-    list = malloc(sizeof *list * (size_t)n);
-    for (int i = 0; list && i < n; i++) {
-        list[i] = parent->pes[pes[i]];
-        member |= list[i] == w->pe;
-    }
-    uf_team *made = NULL;
-    if (!list)
-        rc = uf_fail(UF_ENOMEM, "PE %d: uf_team_create: no memory", w->pe);
-    else if (member)
-        rc = make_team(w, id, list, n, &made);
+    unsigned char *all = malloc((size_t)parent->n * UF_TEAM_SMALL);
+    int *list = malloc(sizeof *list * (size_t)parent->n);
+    if (all && list)
+        rc = create(parent, pes, n, list, all, team);
+    else
+        rc = uf_fail(UF_ENOMEM, "PE %d: uf_team_create: no memory for the records of %d PEs", parent->world->pe, parent->n);
+    free(all);
     free(list);
-    /* Nobody signals a member before it has cleared its words. */
-    int synced = sync_team(parent, "uf_team_create");
-    if (rc || synced)
-        return rc ? rc : synced;
-    *team = made;
-    return UF_OK;
+    return rc;
 }
 
 int uf_team_split_strided(uf_team *parent, int start, int stride, int n, uf_team **team)
@@ -291,29 +415,15 @@ int uf_team_split_strided(uf_team *parent, int start, int stride, int n, uf_team
     return rc;
 }
 
-static void drop_team(uf_team *t)
-{
-    uf_teams *all = t->world->teams;
-    pthread_mutex_lock(&t->world->setup);
-    all->free_ids |= 1ull << t->id;
-    for (uf_team **at = &all->all; *at; at = &(*at)->next)
-        if (*at == t) {
-            *at = t->next;
-            break;
-        }
-    pthread_mutex_unlock(&t->world->setup);
-    free_team(t);
-}
-
 int uf_team_destroy(uf_team *t)
 {
     if (!t)
         return UF_OK;
     if (t == t->world->teams->world_team)
         return uf_fail(UF_EINVAL, "uf_team_destroy: argument team is the team of all PEs, which lives as long as the world");
-    int rc = uf_world_check(t->world);
-    if (!rc)
-        rc = sync_team(t, "uf_team_destroy");
+    int rc = t->failed ? UF_OK : uf_world_check(t->world);
+    if (!rc && !t->failed)
+        rc = uf_team_sync(t, "uf_team_destroy");
     int closed = uf_ctx_destroy(t->ctx);
     drop_team(t);
     return rc ? rc : closed;
@@ -329,6 +439,7 @@ int uf_teams_create(uf_world *w)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for teams", w->pe);
     }
     w->teams = all;
+    pthread_mutex_init(&all->lock, NULL);
     all->free_ids = UINT64_MAX;
     all->scratch_bytes = scratch_bytes(w->n_pes);
     void *scratch;
@@ -352,6 +463,8 @@ void uf_teams_destroy(uf_world *w)
         free_team(w->teams->all);
         w->teams->all = next;
     }
+    if (w->teams)
+        pthread_mutex_destroy(&w->teams->lock);
     free(w->teams);
     w->teams = NULL;
 }

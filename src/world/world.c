@@ -417,6 +417,7 @@ static void free_world(uf_world *w)
     uf_local_identity_close(&w->identity);
     uf_requests_free(w);
     pthread_mutex_destroy(&w->setup);
+    pthread_mutex_destroy(&w->contexts_lock);
     free(w->peers);
     free(w);
 }
@@ -484,6 +485,7 @@ int uf_world_create(const uf_world_options *options, uf_world **world)
     w->pe = -1;
     w->identity.probe_fd = -1;
     pthread_mutex_init(&w->setup, NULL);
+    pthread_mutex_init(&w->contexts_lock, NULL);
     int rc = apply_options(w, options ? options : &defaults);
     if (!rc)
         rc = fill_world(w, options ? options : &defaults);
@@ -601,12 +603,12 @@ int uf_world_counters(uf_world *w, uf_counters *counters)
     uf_order_counters order;
     uint64_t eagain;
     uf_engine_counters(w->engine, &order, &eagain);
-    pthread_mutex_lock(&w->setup);
+    pthread_mutex_lock(&w->contexts_lock);
     uf_counters c = w->retired;
     for (uf_ctx *ctx = w->contexts; ctx; ctx = ctx->next)
         add_context(&c, ctx);
     uf_memory_counters(w, &c.registrations, &c.registration_hits);
-    pthread_mutex_unlock(&w->setup);
+    pthread_mutex_unlock(&w->contexts_lock);
     c.size = sizeof c;
     c.data_wrs = order.data_wrs;
     c.signal_wrs = order.message_wrs;

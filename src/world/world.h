@@ -4,8 +4,8 @@
  * rma.c puts and gets, signal.c signal words and waits, atomic.c atomics, team.c and collective.c the rest. Two ways lead to a peer and are
  * fixed at creation: `mapped` (its memory is in our address space: the caller does the work with loads and stores) and the
  * engine (everything else). Self is always mapped.
- * Locks: `setup` serialises collective memory and team calls and context creation; regions are published with release stores and
- * read without a lock, since they are only taken away after a barrier. */
+ * Locks: `setup` serialises collective memory calls, `contexts_lock` guards the list of contexts, a lock in uf_teams that of teams.
+ * Regions are published with release stores and read without a lock, since they are only taken away after a barrier. */
 #ifndef UF_WORLD_WORLD_H
 #define UF_WORLD_WORLD_H
 
@@ -95,6 +95,7 @@ struct uf_world {
     size_t n_signals;
     uf_registry *registry; /* outside buffers; NULL where the fabric needs no registration of them */
 
+    pthread_mutex_t contexts_lock; /* of the list, and of its end: a barrier holds it while it completes them */
     uf_ctx *contexts;
     uf_ctx *default_ctx;
     uf_ctx *abandoned;   /* destroyed while their lanes could not be closed: freed with the world */

@@ -24,21 +24,17 @@ static int highest_lane(const moe_reference *m, int s, int i, int d)
     return highest;
 }
 
-/* The row of token (s, i) on PE d, by counting all that come before it. */
-static int row_of(const moe_reference *m, int s, int i, int d)
+static int tokens_before(const moe_reference *m, int s)
 {
-    int row = 0;
-    for (int t = 0; t <= s; t++)
-        for (int k = 0; k < m->tokens[t] && !(t == s && k == i); k++)
-            row += highest_lane(m, t, k, d) >= 0;
-    return row;
+    int n = 0;
+    for (int t = 0; t < s; t++)
+        n += m->tokens[t];
+    return n;
 }
 
 void moe_reference_dispatch(const moe_reference *m, int d, moe_reference_rows *rows)
 {
-    int most = 0, local = m->n_experts / m->n_pes;
-    for (int s = 0; s < m->n_pes; s++)
-        most += m->tokens[s];
+    int most = tokens_before(m, m->n_pes), local = m->n_experts / m->n_pes;
     size_t lanes = (size_t)most * (size_t)m->top_k + 1;
     memset(rows, 0, sizeof *rows);
     rows->x = calloc((size_t)most + 1, m->row_bytes);
@@ -48,8 +44,10 @@ void moe_reference_dispatch(const moe_reference *m, int d, moe_reference_rows *r
     rows->source_token = calloc((size_t)most + 1, sizeof *rows->source_token);
     rows->expert_rows = calloc((size_t)local, sizeof *rows->expert_rows);
     rows->source_rows = calloc((size_t)m->n_pes, sizeof *rows->source_rows);
+    rows->row_of = calloc((size_t)most + 1, sizeof *rows->row_of);
     for (int s = 0; s < m->n_pes; s++)
         for (int i = 0; i < m->tokens[s]; i++) {
+            rows->row_of[tokens_before(m, s) + i] = highest_lane(m, s, i, d) < 0 ? -1 : rows->n_rows;
             if (highest_lane(m, s, i, d) < 0)
                 continue;
             int n = rows->n_rows++;
@@ -76,6 +74,7 @@ void moe_reference_rows_free(moe_reference_rows *rows)
     free(rows->source_token);
     free(rows->expert_rows);
     free(rows->source_rows);
+    free(rows->row_of);
 }
 
 float moe_reference_from_bf16(uint16_t v)
@@ -129,22 +128,23 @@ static float element(const unsigned char *row, size_t element_bytes, size_t h)
     return f;
 }
 
-void moe_reference_combine(const moe_reference *m, int s, const unsigned char *const *y, size_t element_bytes, unsigned char *out)
+void moe_reference_combine(const moe_reference *m, int s, const moe_reference_rows *rows, const unsigned char *const *y,
+                           size_t element_bytes, unsigned char *out)
 {
     for (int i = 0; i < m->tokens[s]; i++) {
         unsigned char *to = out + (size_t)i * m->row_bytes;
         /* The PEs of the token in increasing order of their highest lanes, and its row on each. */
-        int pes[32], rows[32], n = 0;
+        int pes[32], row[32], n = 0;
         for (int j = 0; j < m->top_k; j++)
             for (int d = 0; d < m->n_pes; d++)
                 if (highest_lane(m, s, i, d) == j) {
                     pes[n] = d;
-                    rows[n++] = row_of(m, s, i, d);
+                    row[n++] = rows[d].row_of[tokens_before(m, s) + i];
                 }
         for (size_t h = 0; h < m->row_bytes / element_bytes; h++) {
             volatile float sum = 0; /* volatile: rounded to float at each step, whatever the compiler would like */
             for (int k = 0; k < n; k++)
-                sum = sum + element(y[pes[k]] + (size_t)rows[k] * m->row_bytes, element_bytes, h);
+                sum = sum + element(y[pes[k]] + (size_t)row[k] * m->row_bytes, element_bytes, h);
             float result = sum;
             uint16_t half = moe_reference_to_bf16(result);
             if (element_bytes == 2)
@@ -155,14 +155,15 @@ void moe_reference_combine(const moe_reference *m, int s, const unsigned char *c
     }
 }
 
-void moe_reference_combine_weights(const moe_reference *m, int s, const float *const *row_weights, float *out_weights)
+void moe_reference_combine_weights(const moe_reference *m, int s, const moe_reference_rows *rows, const float *const *row_weights,
+                                   float *out_weights)
 {
     for (int i = 0; i < m->tokens[s]; i++)
         for (int j = 0; j < m->top_k; j++) {
             int d = owner(m, expert_at(m, s, i, j));
             float w = 0;
             if (d >= 0 && row_weights && row_weights[d])
-                w = row_weights[d][row_of(m, s, i, d) * m->top_k + j];
+                w = row_weights[d][rows[d].row_of[tokens_before(m, s) + i] * m->top_k + j];
             else if (d >= 0)
                 w = m->weights && m->weights[s] ? m->weights[s][i * m->top_k + j] : 1.0f;
             out_weights[i * m->top_k + j] = w;

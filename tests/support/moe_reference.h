@@ -28,15 +28,17 @@ typedef struct moe_reference_rows {
     float *weights;
     int32_t *source_pe, *source_token;
     int32_t *expert_rows, *source_rows;
+    int32_t *row_of; /* [tokens of all PEs, one PE after the other] the row of that token here, or -1 */
 } moe_reference_rows;
 
 void moe_reference_dispatch(const moe_reference *m, int d, moe_reference_rows *rows);
 void moe_reference_rows_free(moe_reference_rows *rows);
-/* out[tokens[s]] of PE s, from y[d][rows of PE d] of all PEs: elements of 2 bytes are bf16, of 4 bytes float. */
-void moe_reference_combine(const moe_reference *m, int s, const unsigned char *const *y, size_t element_bytes,
-                           unsigned char *out);
-/* out_weights[tokens[s]][top_k] of PE s, from row_weights[d] (rows of PE d, [rows][top_k]; NULL: those received). */
-void moe_reference_combine_weights(const moe_reference *m, int s, const float *const *row_weights, float *out_weights);
+/* out[tokens[s]] of PE s, from y[d] = [rows of PE d] of all PEs, whose dispatches gave rows[d]. Elements of 2 bytes are bf16, of 4 float. */
+void moe_reference_combine(const moe_reference *m, int s, const moe_reference_rows *rows, const unsigned char *const *y,
+                           size_t element_bytes, unsigned char *out);
+/* out_weights[tokens[s]][top_k] of PE s, from row_weights[d] = [rows of PE d][top_k] (NULL: those received). */
+void moe_reference_combine_weights(const moe_reference *m, int s, const moe_reference_rows *rows, const float *const *row_weights,
+                                   float *out_weights);
 
 /* bf16 nearest to v, ties to the even one. */
 uint16_t moe_reference_to_bf16(float v);

@@ -184,7 +184,4 @@ static inline void fill(unsigned char *at, size_t bytes, unsigned seed)
         at[i] = (unsigned char)(i * 131 + seed + (i >> 8));
 }
 
-/* The provider under test is the program's argument. */
-static const char *provider_under_test = "tcp";
-
 #endif

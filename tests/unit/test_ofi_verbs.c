@@ -3,6 +3,7 @@
 #include <poll.h>
 
 static const uf_ofi_tuning as_found;
+static const char *provider_under_test = "tcp";
 
 /* ---------------------------------------------------------------- bytes arrive, once, and are whose they are */
 

@@ -280,7 +280,7 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
                                        : uf_ofi_choose_source(info);
     ofi->data_prefix = ofi->source == UF_OFI_SOURCE_DATA ? (uint64_t)params->pe << 32 : 0;
     ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
-    ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
+    ofi->inject_send = tuning->no_inject ? 0 : uf_ofi_inject_send_size(info);
     ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
 
     ofi->whole_imm = uf_ofi_whole_imm_size(info);
