@@ -77,6 +77,7 @@ struct uf_order_lane {
     uint64_t oldest, newest; /* batches alive; newest is the open one */
     bool detour;             /* operations wait in `queue`: later ones look there first */
     bool ordered;            /* UF_ORDERED and the fabric has immediates */
+    bool adds;               /* not ordered and the fabric has immediates: weak adds may be of kind 0 */
     bool want_boundary;      /* a boundary that found the ring full */
     bool used;
     int status;              /* the error that ended it */
@@ -150,7 +151,7 @@ typedef enum uf_order_wr_type {
 } uf_order_wr_type;
 
 typedef struct uf_order_cookie {
-    uint64_t user;
+    _Alignas(64) uint64_t user; /* a cache line each, found by a shift */
     uf_order_lane *lane;
     struct uf_order_flow *flow;
     uint32_t entry;     /* UF_NONE: `user` is told by this CQE alone */
@@ -222,20 +223,19 @@ typedef struct uf_order_flow {
     uint16_t active;      /* in the list of flows with something to post */
     /* The weak path, receiving. */
     uint32_t rx_imm[2];
-    uint32_t imm_told;    /* sum that the sender knows to be consumed */
+    uint32_t imm_told;    /* sum that the sender was told last */
+    uint32_t imm_proof;   /* more than this consumed: the sender has read what it was told last */
     uint32_t asked;       /* bit b: the peer waits for the receipt of bit b */
 
     uint64_t receipted;   /* all epochs up to here are applied */
     uint64_t asking;      /* epoch whose receipt is outstanding, 0: none */
     uint64_t wanted;      /* somebody waits for receipts up to here */
     uint32_t tx_msg[2], msg_limit;
-    uint32_t flip_imm, flip_msg; /* sums sent when `asking` was flipped */
-    uint32_t flip_number;
+    uint32_t flip_number; /* sent with the bit of `asking` */
 
-    uint32_t rx_msg[2], msg_told;
+    uint32_t rx_msg[2], msg_told, msg_proof;
     uint32_t ask_number[2];
     uint32_t arrived[2];  /* mutation 9 */
-    uint32_t closed_imm[2], closed_msg[2]; /* by bit: counts when its last receipt was sent */
 
     uint32_t control;     /* bit t: control t must be written */
     uint32_t receipt_bit; /* of the receipt to be written */
@@ -369,6 +369,7 @@ uf_order_slot *uf_order_slot_of(uf_order *o, const uf_order_flow *flow, uint32_t
 void uf_order_activate(uf_order *o, uf_order_flow *flow);
 void uf_order_control_set(uf_order *o, uf_order_flow *flow, uint32_t type);
 uf_order_hold uf_order_control_pump(uf_order *o, uf_order_flow *flow);
+void uf_order_control_lost(uf_order *o, uf_order_flow *flow, uint32_t imm);
 void uf_order_credit_imm(uf_order *o, uf_order_flow *flow);
 void uf_order_credit_message(uf_order *o, uf_order_flow *flow, uint32_t bit);
 int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm);

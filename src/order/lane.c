@@ -260,6 +260,7 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
         .fence_seen = ctx->fence_epoch,
         .oldest = 1,
         .ordered = ctx->ordered && order->config.immediates,
+        .adds = !ctx->ordered && order->config.immediates,
         .used = true,
         .index = index,
         .next_active = UF_NONE,

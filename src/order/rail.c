@@ -265,11 +265,8 @@ static void control_again(uf_order *o, uint32_t cookie)
         uf_wire_decode(o->saved[cookie].message, &wire);
         imm = (uint32_t)wire.operand;
     }
-    uint32_t type = uf_imm_type(imm);
-    if (type != UF_CONTROL_QUIET || flow->asking)
-        flow->control |= 1u << type;
     uf_order_cookie_free(o, cookie);
-    uf_order_activate(o, flow);
+    uf_order_control_lost(o, flow, imm);
 }
 
 static void lose(uf_order *o, uint32_t cookie, uint32_t rail)

@@ -430,43 +430,49 @@ static bool midway(const uf_order *o, const uf_order_lane *lane)
     return e->form == UF_FORM_SEQUENCED && e->posted;
 }
 
+/* Signals that were set aside and have their CQEs: they are older than most of `queue`. */
+static uf_order_hold pump_ready(uf_order *o, uf_order_lane *lane, uint32_t *left)
+{
+    while (lane->ready.head != UF_NONE && *left && !midway(o, lane)) {
+        uint32_t entry = lane->ready.head;
+        uf_order_hold hold = message_step(o, lane, entry, true);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        entry_left(o, &lane->ready, entry);
+        --*left;
+    }
+    return UF_HOLD_GO;
+}
+
+static uf_order_hold pump_queue(uf_order *o, uf_order_lane *lane, uint32_t *left)
+{
+    while (lane->queue.head != UF_NONE && *left) {
+        uf_order_hold hold = advance(o, lane, lane->queue.head);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        --*left;
+    }
+    return UF_HOLD_GO;
+}
+
 /* Posts what it can of one lane. What stopped it, UF_HOLD_GO if its queues are empty or it has had its turn. */
 uf_order_hold uf_order_pump_lane(uf_order *o, uf_order_lane *lane, uint32_t *posted)
 {
-    uf_order_hold stop = UF_HOLD_GO;
     uint32_t left = PUMP_OPS;
     uf_order_lane_retire(o, lane);
     promote(o, lane);
-    while (lane->ready.head != UF_NONE && left && !midway(o, lane)) {
-        uint32_t entry = lane->ready.head;
-        uf_order_hold hold = message_step(o, lane, entry, true);
-        if (hold != UF_HOLD_GO) {
-            stop = hold;
-            break;
-        }
-        entry_left(o, &lane->ready, entry);
-        left--;
-        ++*posted;
-    }
-    if (stop == UF_HOLD_FAILED)
-        return stop;
-    bool full = stop == UF_HOLD_POST || stop == UF_HOLD_COOKIE;
-    uf_order_hold head = UF_HOLD_GO;
-    while (lane->queue.head != UF_NONE && left && !full) {
-        head = advance(o, lane, lane->queue.head);
-        if (head != UF_HOLD_GO)
-            break;
-        left--;
-        ++*posted;
-    }
+    uf_order_hold ready = pump_ready(o, lane, &left), head = UF_HOLD_GO;
+    if (ready != UF_HOLD_POST && ready != UF_HOLD_COOKIE && ready != UF_HOLD_FAILED)
+        head = pump_queue(o, lane, &left);
     if (lane->flow->status)
         return UF_HOLD_FAILED;
     promote(o, lane);
-    if (head != UF_HOLD_GO)
-        stop = head;
+    *posted += PUMP_OPS - left;
+    uf_order_hold stop = head != UF_HOLD_GO ? head : ready;
     count_hold(o, lane, stop);
     lane->detour = lane->queue.head != UF_NONE && !may_pass(head);
-    if ((left == 0 && has_work(lane)) || (stop == UF_HOLD_GO && lane->ready.head != UF_NONE))
+    /* Nothing will happen that makes progress look here again: it had its turn, or became ready just now. */
+    if ((left == 0 && has_work(lane)) || (ready == UF_HOLD_GO && lane->ready.head != UF_NONE))
         o->attention = true;
     return stop;
 }
