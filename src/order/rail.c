@@ -230,6 +230,8 @@ void uf_order_drained(uf_order *order, uint32_t rail)
 
 int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire)
 {
+    if (o->config.n_rails == 1)
+        return uf_order_garbage(o, flow, "an answer to nothing that was asked", wire, sizeof *wire);
     if (!(flow->stalled & UF_STALL_RAIL) || wire->operand != flow->doubt_rail)
         return UF_OK; /* told twice */
     uint32_t missing = flow->tx_kind0 - (uint32_t)wire->extra;
