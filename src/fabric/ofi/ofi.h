@@ -82,6 +82,7 @@ typedef struct uf_ofi {
     int pe;
     uint32_t n_pes;
     uf_ofi_source source;
+    bool solicited;       /* FI_RX_CQ_DATA: a write with CQ data consumes a receive */
     uint64_t data_prefix; /* what goes above the immediate into the CQ data */
     size_t inject_write;  /* largest write, and largest message, that the provider copies at once */
     size_t inject_send;
