@@ -29,12 +29,12 @@ typedef enum uf_ep_type {
 
 typedef struct uf_ep_options {
     size_t size;
-    uf_ep_type type;    /* of a row's elements */
-    size_t hidden;      /* elements of a row; for UF_EP_BYTES its bytes. A row is a multiple of 16 bytes */
-    int n_experts;      /* over all PEs; a multiple of the team's size; at most 2048 */
-    int top_k;          /* lanes of a token, 1..32 */
-    int max_tokens;     /* most tokens a PE may dispatch at once; the same on all PEs */
-    int max_handles;    /* dispatches whose combine may be outstanding at once, 0: 2 */
+    uf_ep_type type; /* of a row's elements */
+    size_t hidden;   /* elements of a row; for UF_EP_BYTES its bytes. A row is a multiple of 16 bytes */
+    int n_experts;   /* over all PEs; a multiple of the team's size; at most 2048 */
+    int top_k;       /* lanes of a token, 1..32 */
+    int max_tokens;  /* most tokens a PE may dispatch at once; the same on all PEs */
+    int max_handles; /* dispatches whose combine may be outstanding at once, 0: 2 */
 } uf_ep_options;
 
 /* Collective over `team`. UF_EINVAL names the field and its limit; UF_EMISMATCH if PEs differ; UF_ENOMEM with needed and available (receive
@@ -49,13 +49,13 @@ UF_API size_t uf_ep_bytes(const uf_ep_options *options, int n_pes);
 typedef struct uf_ep_received {
     size_t size;
     int n_rows;
-    const void *x;             /* [n_rows][hidden], in symmetric memory, rows contiguous */
-    const int32_t *experts;    /* [n_rows][top_k] local expert number or -1 */
-    const float *weights;      /* [n_rows][top_k], all lanes of the token */
-    const int32_t *source_pe;  /* [n_rows] */
+    const void *x;               /* [n_rows][hidden], in symmetric memory, rows contiguous */
+    const int32_t *experts;      /* [n_rows][top_k] local expert number or -1 */
+    const float *weights;        /* [n_rows][top_k], all lanes of the token */
+    const int32_t *source_pe;    /* [n_rows] */
     const int32_t *source_token; /* [n_rows] */
-    const int32_t *expert_rows; /* [n_experts / n_pes] lanes (not rows) that name each local expert */
-    const int32_t *source_rows; /* [n_pes] rows from each PE */
+    const int32_t *expert_rows;  /* [n_experts / n_pes] lanes (not rows) that name each local expert */
+    const int32_t *source_rows;  /* [n_pes] rows from each PE */
 } uf_ep_received;
 
 /* Dispatches x[n_tokens][hidden] by experts[n_tokens][top_k] (global expert numbers, -1 none; a number at most once per token) and

@@ -82,8 +82,8 @@ struct uf_fabric_ops; /* src/fabric/fabric.h: a network supplied by the caller; 
 #define UF_FOREVER UINT64_MAX
 
 typedef struct uf_world_options {
-    size_t size;    /* sizeof(uf_world_options): lets the struct grow. UF_WORLD_OPTIONS sets it. */
-    int pe, n_pes;  /* this PE and their number; -1: from `group` or the environment (`unfence run`, torchrun, Slurm) */
+    size_t size;         /* sizeof(uf_world_options): lets the struct grow. UF_WORLD_OPTIONS sets it. */
+    int pe, n_pes;       /* this PE and their number; -1: from `group` or the environment (`unfence run`, torchrun, Slurm) */
     uf_group *group;     /* PEs of one process find each other through it; NULL: over the network */
     const char *root;    /* "host:port" of PE 0's rendezvous; NULL: from the environment */
     const char *fabric;  /* as UNFENCE_FABRIC; NULL: from the environment */
@@ -95,9 +95,9 @@ typedef struct uf_world_options {
     void *fabric_arg;                       /* handed to fabric_ops->open */
 } uf_world_options;
 
-#define UF_WORLD_OPTIONS                                                                                          \
-    {                                                                                                             \
-        sizeof(uf_world_options), -1, -1, NULL, NULL, NULL, -1, 0, 0, NULL, NULL, NULL                             \
+#define UF_WORLD_OPTIONS                                                                                                         \
+    {                                                                                                                            \
+        sizeof(uf_world_options), -1, -1, NULL, NULL, NULL, -1, 0, 0, NULL, NULL, NULL                                           \
     }
 
 /* Creates this PE's part of a world. Collective over the PEs of the world; blocks until all have arrived or
@@ -137,16 +137,16 @@ UF_API int uf_world_path(uf_world *world, int pe, uf_path_info *info);
 /* What the world has done since creation. A snapshot: each field is exact once the operations it counts are complete. */
 typedef struct uf_counters {
     size_t size;
-    uint64_t puts, gets, signals, atomics; /* operations given to the library (a put-with-signal counts in both) */
-    uint64_t bytes_local, bytes_network;   /* payload of puts and gets, by path */
+    uint64_t puts, gets, signals, atomics;      /* operations given to the library (a put-with-signal counts in both) */
+    uint64_t bytes_local, bytes_network;        /* payload of puts and gets, by path */
     uint64_t data_wrs, signal_wrs, control_wrs; /* work requests posted: payload (the immediate included), signal or atomic
                                                    messages, credits and receipts and grants */
-    uint64_t signals_applied;  /* signals of peers made visible here by the engine */
-    uint64_t signals_held;     /* strong signals that waited at the sender */
-    uint64_t fences;           /* fences that had to be realised on a network by waiting (the library itself makes none) */
+    uint64_t signals_applied;                   /* signals of peers made visible here by the engine */
+    uint64_t signals_held;                      /* strong signals that waited at the sender */
+    uint64_t fences; /* fences that had to be realised on a network by waiting (the library itself makes none) */
     uint64_t quiets;
     uint64_t registrations, registration_hits;
-    uint64_t eagain;           /* posts that the network asked to repeat */
+    uint64_t eagain; /* posts that the network asked to repeat */
 } uf_counters;
 UF_API int uf_world_counters(uf_world *world, uf_counters *counters);
 
@@ -170,8 +170,11 @@ UF_API void *uf_window_at(const uf_window *window, size_t offset);
 
 /* Signal words: 64-bit, symmetric, zero at first, with small indexes, which lets a weak signal travel inside the put's own
  * packet. Any 8-byte aligned symmetric word may serve as a signal, but only these take that path. */
-enum { UF_SIGNAL_DEFAULT = 0, UF_SIGNAL_MIXED = 1 /* words updated both by near peers and through the network; on a CPU
-                                                   every word is */ };
+enum {
+    UF_SIGNAL_DEFAULT = 0,
+    UF_SIGNAL_MIXED = 1 /* words updated both by near peers and through the network; on a CPU
+                                                   every word is */
+};
 UF_API int uf_signal_alloc(uf_world *world, size_t n, int kind, uint64_t **signals); /* collective */
 UF_API int uf_signal_free(uf_world *world, uint64_t *signals);                       /* collective */
 
@@ -200,11 +203,11 @@ UF_API uf_ctx *uf_ctx_default(uf_world *world);
 /* ---------------------------------------------------------------- puts, gets, signals */
 
 enum {
-    UF_WEAK = 0,     /* the signal becomes visible after its own put's bytes: all that OpenSHMEM asks, and the cheapest */
-    UF_STRONG = 1,   /* ... after all earlier puts and signals of this context to that PE */
-    UF_SETTLED = 2,  /* ... after the network can no longer write those bytes again (a late duplicate): for receivers that
+    UF_WEAK = 0,    /* the signal becomes visible after its own put's bytes: all that OpenSHMEM asks, and the cheapest */
+    UF_STRONG = 1,  /* ... after all earlier puts and signals of this context to that PE */
+    UF_SETTLED = 2, /* ... after the network can no longer write those bytes again (a late duplicate): for receivers that
                         change received data in place */
-    UF_NOWAIT = 4,   /* return UF_EAGAIN instead of waiting when the queues are full; nothing is lost or half done */
+    UF_NOWAIT = 4,  /* return UF_EAGAIN instead of waiting when the queues are full; nothing is lost or half done */
 };
 
 enum {
@@ -220,15 +223,16 @@ enum {
  * pressure), and the world's error. */
 UF_API int uf_put(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int pe);
 UF_API int uf_put_nbi(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int pe);
-UF_API int uf_get(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int pe); /* `src` symmetric; blocks until the data is here */
+UF_API int uf_get(uf_ctx *ctx, void *dst, const void *src, size_t bytes,
+                  int pe); /* `src` symmetric; blocks until the data is here */
 UF_API int uf_get_nbi(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int pe); /* data here after uf_quiet */
 
 /* A put and then an update of the symmetric 8-byte aligned word `sig` on the same PE: `op` UF_SIGNAL_SET or UF_SIGNAL_ADD with
  * `value`; `flags` UF_WEAK or UF_STRONG, | UF_SETTLED, | UF_NOWAIT. */
 UF_API int uf_put_signal(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uint64_t *sig, int op, uint64_t value, int pe,
                          unsigned flags);
-UF_API int uf_put_signal_nbi(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uint64_t *sig, int op, uint64_t value,
-                             int pe, unsigned flags);
+UF_API int uf_put_signal_nbi(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uint64_t *sig, int op, uint64_t value, int pe,
+                             unsigned flags);
 /* A signal alone. UF_STRONG: after all earlier operations of the lane, without a drain. */
 UF_API int uf_signal(uf_ctx *ctx, uint64_t *sig, int op, uint64_t value, int pe, unsigned flags);
 
@@ -297,7 +301,7 @@ typedef enum uf_atomic_op {
     UF_ATOMIC_AND = 2,
     UF_ATOMIC_OR = 3,
     UF_ATOMIC_XOR = 4,
-    UF_ATOMIC_FETCH = 5,        /* fetching forms from here on */
+    UF_ATOMIC_FETCH = 5, /* fetching forms from here on */
     UF_ATOMIC_FETCH_ADD = 6,
     UF_ATOMIC_FETCH_AND = 7,
     UF_ATOMIC_FETCH_OR = 8,
@@ -316,32 +320,31 @@ UF_API int uf_atomic_nbi(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uin
                          int pe, unsigned flags);
 
 /* Typed short forms of uf_atomic. */
-#define UF_ATOMIC_TYPED_(bits, width)                                                                              \
-    static inline int uf_atomic_set##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, int pe)                  \
-    {                                                                                                              \
-        return uf_atomic(c, UF_ATOMIC_SET, width, d, v, 0, NULL, pe);                                              \
-    }                                                                                                              \
-    static inline int uf_atomic_add##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, int pe)                  \
-    {                                                                                                              \
-        return uf_atomic(c, UF_ATOMIC_ADD, width, d, v, 0, NULL, pe);                                              \
-    }                                                                                                              \
-    static inline int uf_atomic_fetch##bits(uf_ctx *c, const uint##bits##_t *d, uint64_t *old, int pe)             \
-    {                                                                                                              \
-        return uf_atomic(c, UF_ATOMIC_FETCH, width, (void *)(uintptr_t)d, 0, 0, old, pe);                          \
-    }                                                                                                              \
-    static inline int uf_atomic_fetch_add##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, uint64_t *old,     \
-                                                int pe)                                                            \
-    {                                                                                                              \
-        return uf_atomic(c, UF_ATOMIC_FETCH_ADD, width, d, v, 0, old, pe);                                         \
-    }                                                                                                              \
-    static inline int uf_atomic_swap##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, uint64_t *old, int pe)  \
-    {                                                                                                              \
-        return uf_atomic(c, UF_ATOMIC_SWAP, width, d, v, 0, old, pe);                                              \
-    }                                                                                                              \
-    static inline int uf_atomic_compare_swap##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t compare,           \
-                                                   uint##bits##_t v, uint64_t *old, int pe)                        \
-    {                                                                                                              \
-        return uf_atomic(c, UF_ATOMIC_COMPARE_SWAP, width, d, v, compare, old, pe);                                \
+#define UF_ATOMIC_TYPED_(bits, width)                                                                                            \
+    static inline int uf_atomic_set##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, int pe)                                \
+    {                                                                                                                            \
+        return uf_atomic(c, UF_ATOMIC_SET, width, d, v, 0, NULL, pe);                                                            \
+    }                                                                                                                            \
+    static inline int uf_atomic_add##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, int pe)                                \
+    {                                                                                                                            \
+        return uf_atomic(c, UF_ATOMIC_ADD, width, d, v, 0, NULL, pe);                                                            \
+    }                                                                                                                            \
+    static inline int uf_atomic_fetch##bits(uf_ctx *c, const uint##bits##_t *d, uint64_t *old, int pe)                           \
+    {                                                                                                                            \
+        return uf_atomic(c, UF_ATOMIC_FETCH, width, (void *)(uintptr_t)d, 0, 0, old, pe);                                        \
+    }                                                                                                                            \
+    static inline int uf_atomic_fetch_add##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, uint64_t *old, int pe)           \
+    {                                                                                                                            \
+        return uf_atomic(c, UF_ATOMIC_FETCH_ADD, width, d, v, 0, old, pe);                                                       \
+    }                                                                                                                            \
+    static inline int uf_atomic_swap##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t v, uint64_t *old, int pe)                \
+    {                                                                                                                            \
+        return uf_atomic(c, UF_ATOMIC_SWAP, width, d, v, 0, old, pe);                                                            \
+    }                                                                                                                            \
+    static inline int uf_atomic_compare_swap##bits(uf_ctx *c, uint##bits##_t *d, uint##bits##_t compare, uint##bits##_t v,       \
+                                                   uint64_t *old, int pe)                                                        \
+    {                                                                                                                            \
+        return uf_atomic(c, UF_ATOMIC_COMPARE_SWAP, width, d, v, compare, old, pe);                                              \
     }
 UF_ATOMIC_TYPED_(64, 8)
 UF_ATOMIC_TYPED_(32, 4)

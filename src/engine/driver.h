@@ -31,7 +31,12 @@ void uf_fibers_destroy(uf_fibers *fibers);
 const uf_driver *uf_fibers_driver(uf_fibers *fibers);
 /* Adds a fiber that will run main(arg). Before uf_fibers_run only. */
 int uf_fibers_add(uf_fibers *fibers, void (*main)(void *arg), void *arg);
-/* Runs until every fiber has returned: UF_OK; UF_ETIMEDOUT if virtual time passed `limit_ns`. The order of turns follows the seed. */
+/* Runs until every fiber has returned: UF_OK; UF_ETIMEDOUT, naming those that have not, if virtual time passed `limit_ns`: what they
+ * own is then lost. The order of turns follows the seed. */
 int uf_fibers_run(uf_fibers *fibers, uint64_t limit_ns);
+/* A hash of every choice and tick so far: two runs with the same trace went the same way. */
+uint64_t uf_fibers_trace(const uf_fibers *fibers);
+/* The fiber that is running, numbered as added; -1 outside of uf_fibers_run. */
+int uf_fibers_current(const uf_fibers *fibers);
 
 #endif

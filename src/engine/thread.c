@@ -21,7 +21,7 @@ enum {
     SHORT_SLEEP_NS = 50000,
     LONG_SLEEP_NS = 1000000,
     NO_NETWORK_SLEEP_NS = 10000000, /* only news of deaths to look for */
-    SPINS_ALONE = 2000, /* looks without finding anything, when every PE has a core */
+    SPINS_ALONE = 2000,             /* looks without finding anything, when every PE has a core */
     SPINS_CROWDED = 4,
 };
 
@@ -86,8 +86,8 @@ static void *thread_main(void *arg)
 int uf_engine_thread_start(uf_engine *e)
 {
     if (pipe2(e->wake, O_CLOEXEC | O_NONBLOCK))
-        return uf_fail_errno(UF_ESYSTEM, errno, "PE %d: no descriptors for the progress thread; raise the open-file limit (ulimit -n)",
-                             e->pe);
+        return uf_fail_errno(UF_ESYSTEM, errno,
+                             "PE %d: no descriptors for the progress thread; raise the open-file limit (ulimit -n)", e->pe);
     /* The program's signals are the program's: the thread takes none. */
     sigset_t all, old;
     sigfillset(&all);

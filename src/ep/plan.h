@@ -12,22 +12,43 @@ typedef struct uf_ep_shape {
     int n_pes, n_experts, top_k, max_tokens;
 } uf_ep_shape;
 
-/* UF_EINVAL with the field and limit: PEs 1..1024, experts a positive multiple of PEs up to 2048, top_k 1..32 (and <= experts), max_tokens >= 0 and
- * n_pes * max_tokens < 2^31. */
-int uf_ep_shape_check(const uf_ep_shape *shape);
-/* UF_EINVAL with token and lane: number out of range, below -1, or twice in a token; n_tokens beyond max_tokens. */
-int uf_ep_routing_check(const uf_ep_shape *shape, const int32_t *experts, int n_tokens);
+/* What is wrong with a PE's arguments: plain data, because it travels to all PEs so that all refuse alike. */
+typedef enum uf_ep_fault_kind {
+    UF_EP_FAULT_NONE = 0,
+    UF_EP_FAULT_TOKENS = 1,  /* value: the number of tokens */
+    UF_EP_FAULT_RANGE = 2,   /* value: the expert number */
+    UF_EP_FAULT_TWICE = 3,   /* value: the expert number; lane is the second one */
+    UF_EP_FAULT_NULL = 4,    /* value: the number of tokens; lane 0: x, 1: experts */
+    UF_EP_FAULT_HANDLES = 5, /* value: handles open. UF_EAGAIN */
+} uf_ep_fault_kind;
 
-/* The source's view: rows[d] = tokens of mine that go to PE d (each once). slot[i * n_pes ...] is not stored: see uf_ep_plan_slots. */
+typedef struct uf_ep_fault {
+    int32_t kind; /* uf_ep_fault_kind */
+    int32_t token, lane, value;
+} uf_ep_fault;
+
+/* UF_EINVAL with the field and limit: PEs 1..1024, experts a positive multiple of PEs up to 2048, top_k 1..32 (and <= experts),
+ * max_tokens >= 0, n_pes * max_tokens and top_k * max_tokens < 2^31. */
+int uf_ep_shape_check(const uf_ep_shape *shape);
+/* UF_EINVAL with the first fault of a routing: n_tokens beyond max_tokens, a number out of range or below -1, or twice in a token. Makes
+ * no sentence: uf_ep_fault_fail does, on any PE. */
+int uf_ep_routing_find(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, uf_ep_fault *fault);
+/* Fails with the sentence for a fault of PE `pe`; UF_OK for none. */
+int uf_ep_fault_fail(const uf_ep_shape *shape, int pe, const uf_ep_fault *fault);
+/* Both in one: UF_EINVAL naming PE, token, lane, number and limit. */
+int uf_ep_routing_check(const uf_ep_shape *shape, int pe, const int32_t *experts, int n_tokens);
+
+/* The source's view: rows[d] = tokens of mine that go to PE d (each once). */
 void uf_ep_plan_counts(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *rows);
-/* For each token and lane: slot[i * top_k + j] = index among my rows to the owner of that lane, -1 for empty lanes. Lanes of the same owner share it. */
-void uf_ep_plan_slots(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *slot);
-/* The list of tokens that go to each PE, in token order: tokens[first[d] .. first[d] + rows[d]), first is the prefix sum of rows. `tokens` has room for
- * n_tokens * min(top_k, n_pes). */
-void uf_ep_plan_lists(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *first, int32_t *tokens);
+/* The same, and for each token and lane: slot[i * top_k + j] = index among my rows to the owner of that lane, -1 for empty lanes.
+ * Lanes of the same owner share it. */
+void uf_ep_plan_slots(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *rows, int32_t *slot);
+/* first[d] = rows of the PEs before d: where the block of PE d begins when blocks follow each other in PE order. */
+void uf_ep_plan_prefix(const uf_ep_shape *shape, const int32_t *rows, int32_t *first);
 /* The receiver's view from everybody's counts, counts[s * n_pes + d]: first row of source s on PE d. Exclusive prefix over s. */
 int32_t uf_ep_plan_row(const uf_ep_shape *shape, const int32_t *counts, int s, int d);
-/* The order of reduction of a token: its distinct owners by increasing highest lane. Returns their number; owners[k], and lane[k] a lane of that owner. */
+/* The order of reduction of a token: its distinct owners by increasing highest lane. Returns their number (at most min(top_k, n_pes), the
+ * room that both arrays need); owners[k], and lane[k] the highest lane of that owner. */
 int uf_ep_plan_owners(const uf_ep_shape *shape, const int32_t *token_experts, int *owners, int *lane);
 
 #endif

@@ -59,6 +59,8 @@ typedef struct uf_order_signal {
 
 typedef struct uf_order_edges {
     void *arg;
+    /* A WRITE_IMM of 0 bytes (controls, signals alone) has no remote address: the caller gives it one if the fabric wants it. Keys and
+     * descriptors are the operation's; where they differ by rail the caller translates them by wr->rail. */
     int (*post)(void *arg, const uf_wr *wr);
     /* UF_OK with the old value in *old, or an error (address not ours), which ends the flow. */
     int (*apply)(void *arg, const uf_order_signal *signal, uint64_t *old);
@@ -68,6 +70,10 @@ typedef struct uf_order_edges {
 
 /* Bytes that create will allocate for `config`, for the line that creation logs. */
 size_t uf_order_bytes(const uf_order_config *config);
+/* What the fabric must be able to hold for `config`, beyond which nothing of a correct peer comes: unconsumed remote CQEs of one
+ * rail, and unconsumed messages. */
+uint64_t uf_order_remote_cqes(const uf_order_config *config);
+uint64_t uf_order_receives(const uf_order_config *config);
 /* UF_EINVAL names the field that breaks a bound (each packed field of codec.h has one); UF_ENOMEM. */
 int uf_order_create(const uf_order_config *config, const uf_order_edges *edges, uf_order **order);
 void uf_order_destroy(uf_order *order);
@@ -125,6 +131,9 @@ int uf_order_mark_test(uf_order *order, uf_order_lane *lane, const uf_order_mark
 
 /* ---------------------------------------------------------------- events */
 
+/* Cookie of WRs posted UF_WR_SILENT: no CQE comes; if the fabric reports a failure all the same, call uf_order_fail_flow. */
+#define UF_ORDER_NO_COOKIE UINT32_MAX
+
 /* Each returns UF_OK or the error that ended the flow concerned (already told by `failed`); UF_EINTERNAL for what no
  * correct peer sends (a bad lane, count or kind), with the bytes in the sentence. */
 int uf_order_sent(uf_order *order, uint32_t cookie, int status);
@@ -136,7 +145,10 @@ int uf_order_progress(uf_order *order);
 bool uf_order_busy(const uf_order *order);
 /* Ends a flow (the peer died): everything queued or in flight to it completes with `status`. */
 void uf_order_fail_flow(uf_order *order, uint32_t flow, int status);
-/* A rail broke. Plain puts and sequenced WRs in flight on it are sent again over another; an immediate without a sequence is
+/* Several rails only: the caller found the CQ of `rail` empty, and has handed in everything that it took from it before. Call it at
+ * each such look; it costs one comparison. */
+void uf_order_drained(uf_order *order, uint32_t rail);
+/* A rail broke: call it after the last CQE of it was handed in, instead of handing in its errors. Plain puts and sequenced WRs in flight on it are sent again over another; an immediate without a sequence is
  * settled by asking for the counts (rule 16). */
 int uf_order_fail_rail(uf_order *order, uint32_t rail);
 
@@ -153,10 +165,16 @@ typedef struct uf_order_counters {
     uint64_t duplicates_dropped;
     uint64_t wraps;                              /* a lane's sequence or a cumulative counter wrapped */
     uint64_t receipts, grants;
+    uint64_t answers, waited_answers;            /* replies and grants sent; those that the network did not take at once */
+    uint64_t held_overlap;                       /* times a put overlapped a WR of ours without CQE */
+    uint64_t replayed;                           /* WRs sent again over another rail */
     uint64_t max_queue;                          /* most operations waiting in software */
 } uf_order_counters;
 const uf_order_counters *uf_order_counters_get(const uf_order *order);
 
+/* The watchdog (rule 17), to be called every few seconds: UF_OK if all lanes of peers that have signals waiting moved since the last
+ * call, else UF_EAGAIN with the peer in *flow and a sentence in uf_error_message that has its sequence and what arrived of what is expected. */
+int uf_order_watch(uf_order *order, uint32_t *flow);
 /* How far the lanes from `flow` have come, for the message of a wait that ran out: writes a sentence such as "lane 3 from PE 2 has
  * 17 of 20 arrivals of sequence 65531, 2 signals held". Returns its length. */
 size_t uf_order_describe(const uf_order *order, uint32_t flow, char *text, size_t bytes);

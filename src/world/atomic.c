@@ -4,40 +4,41 @@
 #include "base/error.h"
 #include "world/world.h"
 
-#define APPLY(type)                                                                                                                \
-    static type apply_##type(type *word, uint8_t op, type operand, type compare)                                                   \
-    {                                                                                                                              \
-        switch (op) {                                                                                                              \
-        case UF_ATOMIC_ADD:                                                                                                        \
-        case UF_ATOMIC_FETCH_ADD:                                                                                                  \
-            return __atomic_fetch_add(word, operand, __ATOMIC_ACQ_REL);                                                            \
-        case UF_ATOMIC_AND:                                                                                                        \
-        case UF_ATOMIC_FETCH_AND:                                                                                                  \
-            return __atomic_fetch_and(word, operand, __ATOMIC_ACQ_REL);                                                            \
-        case UF_ATOMIC_OR:                                                                                                         \
-        case UF_ATOMIC_FETCH_OR:                                                                                                   \
-            return __atomic_fetch_or(word, operand, __ATOMIC_ACQ_REL);                                                             \
-        case UF_ATOMIC_XOR:                                                                                                        \
-        case UF_ATOMIC_FETCH_XOR:                                                                                                  \
-            return __atomic_fetch_xor(word, operand, __ATOMIC_ACQ_REL);                                                            \
-        case UF_ATOMIC_SET:                                                                                                        \
-            __atomic_store_n(word, operand, __ATOMIC_RELEASE);                                                                     \
-            return 0;                                                                                                              \
-        case UF_ATOMIC_SWAP:                                                                                                       \
-            return __atomic_exchange_n(word, operand, __ATOMIC_ACQ_REL);                                                           \
-        case UF_ATOMIC_COMPARE_SWAP:                                                                                               \
-            __atomic_compare_exchange_n(word, &compare, operand, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);                       \
-            return compare; /* the word's value, whether it was swapped or not */                                                  \
-        default: /* UF_ATOMIC_FETCH */                                                                                             \
-            return __atomic_load_n(word, __ATOMIC_ACQUIRE);                                                                        \
-        }                                                                                                                          \
+#define APPLY(type)                                                                                                              \
+    static type apply_##type(type *word, uint8_t op, type operand, type compare)                                                 \
+    {                                                                                                                            \
+        switch (op) {                                                                                                            \
+        case UF_ATOMIC_ADD:                                                                                                      \
+        case UF_ATOMIC_FETCH_ADD:                                                                                                \
+            return __atomic_fetch_add(word, operand, __ATOMIC_ACQ_REL);                                                          \
+        case UF_ATOMIC_AND:                                                                                                      \
+        case UF_ATOMIC_FETCH_AND:                                                                                                \
+            return __atomic_fetch_and(word, operand, __ATOMIC_ACQ_REL);                                                          \
+        case UF_ATOMIC_OR:                                                                                                       \
+        case UF_ATOMIC_FETCH_OR:                                                                                                 \
+            return __atomic_fetch_or(word, operand, __ATOMIC_ACQ_REL);                                                           \
+        case UF_ATOMIC_XOR:                                                                                                      \
+        case UF_ATOMIC_FETCH_XOR:                                                                                                \
+            return __atomic_fetch_xor(word, operand, __ATOMIC_ACQ_REL);                                                          \
+        case UF_ATOMIC_SET:                                                                                                      \
+            __atomic_store_n(word, operand, __ATOMIC_RELEASE);                                                                   \
+            return 0;                                                                                                            \
+        case UF_ATOMIC_SWAP:                                                                                                     \
+            return __atomic_exchange_n(word, operand, __ATOMIC_ACQ_REL);                                                         \
+        case UF_ATOMIC_COMPARE_SWAP:                                                                                             \
+            __atomic_compare_exchange_n(word, &compare, operand, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);                     \
+            return compare; /* the word's value, whether it was swapped or not */                                                \
+        default:            /* UF_ATOMIC_FETCH */                                                                                \
+            return __atomic_load_n(word, __ATOMIC_ACQUIRE);                                                                      \
+        }                                                                                                                        \
     }
 APPLY(uint32_t)
 APPLY(uint64_t)
 
 uint64_t uf_atomic_apply(void *word, uint8_t op, uint8_t width, uint64_t operand, uint64_t compare)
 {
-    return width == 4 ? apply_uint32_t(word, op, (uint32_t)operand, (uint32_t)compare) : apply_uint64_t(word, op, operand, compare);
+    return width == 4 ? apply_uint32_t(word, op, (uint32_t)operand, (uint32_t)compare)
+                      : apply_uint64_t(word, op, operand, compare);
 }
 
 static int check(uf_ctx *ctx, uf_atomic_op op, int width, const void *dst, const uint64_t *old, int pe, unsigned flags)
@@ -52,7 +53,8 @@ static int check(uf_ctx *ctx, uf_atomic_op op, int width, const void *dst, const
     if (width != 4 && width != 8)
         return uf_fail(UF_EINVAL, "uf_atomic on PE %d: argument width is %d; words have 4 or 8 bytes", w->pe, width);
     if ((uintptr_t)dst % (unsigned)width)
-        return uf_fail(UF_EINVAL, "uf_atomic on PE %d: argument dst: %p is not aligned to its width of %d bytes", w->pe, dst, width);
+        return uf_fail(UF_EINVAL, "uf_atomic on PE %d: argument dst: %p is not aligned to its width of %d bytes", w->pe, dst,
+                       width);
     if (op >= UF_ATOMIC_FETCH && !old)
         return uf_fail(UF_EINVAL, "uf_atomic on PE %d: argument old is NULL, but the operation fetches", w->pe);
     if (flags & ~(unsigned)UF_NOWAIT)
@@ -62,7 +64,8 @@ static int check(uf_ctx *ctx, uf_atomic_op op, int width, const void *dst, const
 
 static int refuse_word(const uf_world *w, const void *dst, int width)
 {
-    return uf_fail(UF_ERANGE, "uf_atomic on PE %d: argument dst: %p with %d bytes is not symmetric memory that an atomic can reach", w->pe,
+    return uf_fail(UF_ERANGE,
+                   "uf_atomic on PE %d: argument dst: %p with %d bytes is not symmetric memory that an atomic can reach", w->pe,
                    dst, width);
 }
 

@@ -15,7 +15,8 @@ int uf_ctx_create_locked(uf_world *w, const uf_ctx_options *options, uf_ctx **ct
     if (window < 2 || window > 32768 || (window & (window - 1)))
         return uf_fail(UF_EINVAL, "uf_ctx_create: options.window is %u; it must be a power of two from 2 to 32768", window);
     if (window > (uint32_t)w->settings.number[UF_SET_WINDOW])
-        return uf_fail(UF_EINVAL, "uf_ctx_create: options.window is %u, above UNFENCE_WINDOW with %lld, for which memory was set aside",
+        return uf_fail(UF_EINVAL,
+                       "uf_ctx_create: options.window is %u, above UNFENCE_WINDOW with %lld, for which memory was set aside",
                        window, (long long)w->settings.number[UF_SET_WINDOW]);
     if (options && options->flags & ~(uint32_t)UF_ORDERED)
         return uf_fail(UF_EINVAL, "uf_ctx_create: options.flags is 0x%x; only UF_ORDERED is known", options->flags);
@@ -41,9 +42,9 @@ int uf_ctx_create(uf_world *w, const uf_ctx_options *options, uf_ctx **ctx)
     int rc = uf_world_check(w);
     if (rc)
         return rc;
-    pthread_mutex_lock(&w->setup);
+    pthread_mutex_lock(&w->contexts_lock);
     rc = uf_ctx_create_locked(w, options, ctx);
-    pthread_mutex_unlock(&w->setup);
+    pthread_mutex_unlock(&w->contexts_lock);
     return rc;
 }
 
@@ -71,33 +72,44 @@ static int close_lanes(uf_ctx *ctx, uint64_t deadline)
     return UF_OK;
 }
 
+static void unlink_ctx(uf_world *w, const uf_ctx *ctx)
+{
+    for (uf_ctx **at = &w->contexts; *at; at = &(*at)->next)
+        if (*at == ctx) {
+            *at = ctx->next;
+            return;
+        }
+}
+
 int uf_ctx_destroy(uf_ctx *ctx)
 {
     if (!ctx)
         return UF_OK;
     uf_world *w = ctx->world;
     if (ctx == w->default_ctx)
-        return uf_fail(UF_EINVAL, "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
+        return uf_fail(UF_EINVAL,
+                       "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
+    /* Out of the list first: a barrier of another thread must not look at lanes that are being closed. */
+    pthread_mutex_lock(&w->contexts_lock);
+    unlink_ctx(w, ctx);
+    pthread_mutex_unlock(&w->contexts_lock);
     int rc = uf_ctx_complete(ctx, -1, true, deadline);
     if (!rc)
         rc = close_lanes(ctx, deadline);
+    pthread_mutex_lock(&w->contexts_lock);
+    uf_ctx **list = rc == UF_ETIMEDOUT ? &w->contexts : &w->abandoned;
+    if (rc) {
+        ctx->next = *list;
+        *list = ctx;
+    }
+    /* An unsound world keeps the lanes until it is destroyed; the context goes in any case. */
+    if (rc != UF_ETIMEDOUT)
+        uf_ctx_retire(ctx);
+    pthread_mutex_unlock(&w->contexts_lock);
     if (rc == UF_ETIMEDOUT)
         return uf_fail(rc, "PE %d: uf_ctx_destroy: operations of the context are not complete after %llu ms; it lives on", w->pe,
                        (unsigned long long)(w->timeout_ns / 1000000));
-    /* An unsound world keeps the lanes until it is destroyed; the context goes in any case. */
-    pthread_mutex_lock(&w->setup);
-    uf_ctx_retire(ctx);
-    for (uf_ctx **at = &w->contexts; *at; at = &(*at)->next)
-        if (*at == ctx) {
-            *at = ctx->next;
-            break;
-        }
-    if (rc) {
-        ctx->next = w->abandoned;
-        w->abandoned = ctx;
-    }
-    pthread_mutex_unlock(&w->setup);
     if (!rc)
         uf_ctx_free(ctx);
     return rc;
@@ -166,8 +178,8 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
             if (rc == UF_ETIMEDOUT) {
                 char how[256];
                 uf_engine_describe(w->engine, (uint32_t)p[i].pe, how, sizeof how);
-                return uf_fail(rc, "PE %d: %s: operations to PE %d are not complete at their deadline (UNFENCE_TIMEOUT): %s", w->pe,
-                               remote ? "quiet" : "flush", p[i].pe, how);
+                return uf_fail(rc, "PE %d: %s: operations to PE %d are not complete at their deadline (UNFENCE_TIMEOUT): %s",
+                               w->pe, remote ? "quiet" : "flush", p[i].pe, how);
             }
             if (rc)
                 return rc;

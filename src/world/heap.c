@@ -91,15 +91,15 @@ int uf_heap_grow(uf_heap *heap, size_t bytes)
     if (bytes == 0 || bytes % UF_HEAP_LARGE)
         return uf_fail(UF_EINVAL, "the heap grows by multiples of %zu bytes, not by %zu", UF_HEAP_LARGE, bytes);
     if (bytes > heap->max - heap->used)
-        return uf_fail(UF_ENOMEM, "the symmetric heap needs %zu bytes more but only %zu of its %zu are left: raise UNFENCE_HEAP_MAX",
-                       bytes, heap->max - heap->used, heap->max);
+        return uf_fail(UF_ENOMEM,
+                       "the symmetric heap needs %zu bytes more but only %zu of its %zu are left: raise UNFENCE_HEAP_MAX", bytes,
+                       heap->max - heap->used, heap->max);
     int rc = reserve_blocks(heap, 1);
     if (rc == UF_OK)
         rc = reserve_segments(heap, 2);
     if (rc != UF_OK)
         return rc;
-    heap->blocks[heap->n_blocks++] =
-        (heap_block){.start = heap->used, .bytes = bytes, .segment = (uint32_t)heap->n_segments};
+    heap->blocks[heap->n_blocks++] = (heap_block){.start = heap->used, .bytes = bytes, .segment = (uint32_t)heap->n_segments};
     heap->used += bytes;
     heap->segment_starts[++heap->n_segments] = heap->used;
     return UF_OK;
@@ -189,7 +189,8 @@ int uf_heap_free(uf_heap *heap, size_t offset)
 {
     size_t i = heap->n_blocks ? block_at(heap, offset) : 0;
     if (offset >= heap->used || !heap->blocks[i].taken || heap->blocks[i].start != offset)
-        return uf_fail(UF_EINVAL, "offset %zu is not the start of an allocated block of the symmetric heap (%zu bytes): freed twice?",
+        return uf_fail(UF_EINVAL,
+                       "offset %zu is not the start of an allocated block of the symmetric heap (%zu bytes): freed twice?",
                        offset, heap->used);
     heap_block *b = &heap->blocks[i];
     b->taken = false;

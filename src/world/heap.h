@@ -12,8 +12,8 @@
 
 typedef struct uf_heap uf_heap;
 
-#define UF_HEAP_ALIGN ((size_t)64)       /* least alignment, and unit of sizes */
-#define UF_HEAP_LARGE ((size_t)2 << 20)  /* blocks of this size and more are aligned to it; unit of segments */
+#define UF_HEAP_ALIGN     ((size_t)64)      /* least alignment, and unit of sizes */
+#define UF_HEAP_LARGE     ((size_t)2 << 20) /* blocks of this size and more are aligned to it; unit of segments */
 #define UF_HEAP_ALIGN_MAX ((size_t)1 << 30)
 
 /* `max`: offsets stay below it. UF_ENOMEM. */

@@ -9,12 +9,13 @@
 #include "base/log.h"
 #include "world/heap.h"
 #include "world/registration.h"
+#include "world/team.h"
 #include "world/world.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, BIG = 2 << 20 };
+enum { KEPT_REGISTRATIONS = 1024 };
 
 static size_t round_up(size_t v, size_t to)
 {
@@ -54,7 +55,8 @@ static int free_index(uf_world *w, uint32_t *index)
             *index = i;
             return UF_OK;
         }
-    return uf_fail(UF_ENOMEM, "PE %d: all %d heap segments and windows of the world are in use; unregister some or raise UNFENCE_HEAP_SIZE",
+    return uf_fail(UF_ENOMEM,
+                   "PE %d: all %d heap segments and windows of the world are in use; unregister some or raise UNFENCE_HEAP_SIZE",
                    w->pe, UF_MAX_REGIONS);
 }
 
@@ -83,9 +85,11 @@ static int agree(uf_world *w, wish *mine, wish *all)
     for (int pe = 0; !rc && pe < w->n_pes; pe++) {
         const wish *o = &all[pe];
         if (strncmp(o->what, mine->what, sizeof o->what) || o->a != mine->a || o->b != mine->b)
-            rc = uf_fail(UF_EMISMATCH, "PE %d called %.23s(%llu, %llu) where PE %d called %s(%llu, %llu): collective calls must be the same on all PEs",
-                         pe, o->what, (unsigned long long)o->a, (unsigned long long)o->b, w->pe, mine->what,
-                         (unsigned long long)mine->a, (unsigned long long)mine->b);
+            rc = uf_fail(
+                UF_EMISMATCH,
+                "PE %d called %.23s(%llu, %llu) where PE %d called %s(%llu, %llu): collective calls must be the same on all PEs",
+                pe, o->what, (unsigned long long)o->a, (unsigned long long)o->b, w->pe, mine->what, (unsigned long long)mine->a,
+                (unsigned long long)mine->b);
         else if (o->rc)
             rc = uf_fail(o->rc, "%.199s", o->why);
     }
@@ -188,32 +192,33 @@ static int grow_heap(uf_world *w, size_t bytes, wish *all)
         free(r);
         return rc;
     }
-    uf_heap_grow(w->heap, bytes);
     publish(w, r);
     atomic_store_explicit(&w->heap_used, w->range.used, memory_order_release);
-    return UF_OK;
+    return uf_heap_grow(w->heap, bytes); /* cannot fail: uf_memory_alloc has compared with max */
 }
 
 int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, void **ptr)
 {
-    if (align < 64)
-        align = bytes >= BIG ? BIG : 64;
+    if (align < UF_HEAP_ALIGN)
+        align = bytes >= UF_HEAP_LARGE ? UF_HEAP_LARGE : UF_HEAP_ALIGN;
     size_t offset, need;
     wish *all = malloc(sizeof *all * (size_t)w->n_pes);
     if (!all)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     int rc = agree_on(w, what, bytes, align, UF_OK, -1, all);
     if (!rc && bytes > w->range.max)
-        rc = uf_fail(UF_ENOMEM, "PE %d: %s of %zu bytes, but the heap has address space for %zu; raise UNFENCE_HEAP_MAX", w->pe, what,
-                     bytes, w->range.max);
+        rc = uf_fail(UF_ENOMEM, "PE %d: %s of %zu bytes, but the heap has address space for %zu; raise UNFENCE_HEAP_MAX", w->pe,
+                     what, bytes, w->range.max);
     while (!rc && (rc = uf_heap_alloc(w->heap, bytes, align, &offset, &need)) == UF_EAGAIN) {
-        size_t grow = round_up(need > w->segment_bytes ? need : w->segment_bytes, need >= BIG ? BIG : PAGE);
+        size_t grow = round_up(need > w->segment_bytes ? need : w->segment_bytes, UF_HEAP_LARGE);
         size_t left = w->range.max - w->range.used;
         if (grow > left)
-            grow = round_up(need, PAGE);
+            grow = round_up(need, UF_HEAP_LARGE);
         if (grow > left)
-            rc = uf_fail(UF_ENOMEM, "PE %d: %s of %zu bytes needs %zu more of the heap, which has address space for %zu; raise UNFENCE_HEAP_MAX",
-                         w->pe, what, bytes, grow, left);
+            rc = uf_fail(
+                UF_ENOMEM,
+                "PE %d: %s of %zu bytes needs %zu more of the heap, which has address space for %zu; raise UNFENCE_HEAP_MAX",
+                w->pe, what, bytes, grow, left);
         else
             rc = grow_heap(w, grow, all);
     }
@@ -242,10 +247,16 @@ int uf_malloc(uf_world *w, size_t bytes, size_t align, void **ptr)
     return rc;
 }
 
+static bool is_block(const uf_heap *heap, size_t offset)
+{
+    size_t start, bytes;
+    return uf_heap_block(heap, offset, &start, &bytes) && start == offset;
+}
+
 static int free_block(uf_world *w, const char *what, void *ptr)
 {
     size_t offset = (size_t)((unsigned char *)ptr - w->range.base);
-    if (!uf_memory_in_heap(w, ptr, 1) || !uf_heap_is_block(w->heap, offset))
+    if (!uf_memory_in_heap(w, ptr, 1) || !is_block(w->heap, offset))
         return uf_fail(UF_EINVAL, "%s: argument ptr is not the start of a live allocation of this world", what);
     wish *all = malloc(sizeof *all * (size_t)w->n_pes);
     if (!all)
@@ -269,6 +280,20 @@ int uf_free(uf_world *w, void *ptr)
 
 /* ---------------------------------------------------------------- signal words */
 
+/* The books are kept in larger units than the arena has, so what lies beyond its end is given back. */
+static int take_words(uf_world *w, size_t n, size_t *offset)
+{
+    size_t growth;
+    int rc = uf_heap_alloc(w->signal_heap, n * 8, UF_HEAP_ALIGN, offset, &growth);
+    if (!rc && *offset + n * 8 <= w->n_signals * 8)
+        return UF_OK;
+    if (!rc)
+        uf_heap_free(w->signal_heap, *offset);
+    return uf_fail(UF_ENOMEM,
+                   "PE %d: %zu signal words asked for, but fewer of the world's %zu are free in one piece; raise UNFENCE_SIGNALS",
+                   w->pe, n, w->n_signals);
+}
+
 int uf_signal_alloc(uf_world *w, size_t n, int kind, uint64_t **signals)
 {
     if (!w || !signals)
@@ -276,17 +301,16 @@ int uf_signal_alloc(uf_world *w, size_t n, int kind, uint64_t **signals)
     if (kind != UF_SIGNAL_DEFAULT && kind != UF_SIGNAL_MIXED)
         return uf_fail(UF_EINVAL, "uf_signal_alloc: argument kind is %d, neither UF_SIGNAL_DEFAULT nor UF_SIGNAL_MIXED", kind);
     if (n == 0 || n > w->n_signals)
-        return uf_fail(n ? UF_ENOMEM : UF_EINVAL, "uf_signal_alloc: argument n is %zu; a world has %zu signal words (UNFENCE_SIGNALS)", n,
-                       w->n_signals);
+        return uf_fail(n ? UF_ENOMEM : UF_EINVAL,
+                       "uf_signal_alloc: argument n is %zu; a world has %zu signal words (UNFENCE_SIGNALS)", n, w->n_signals);
     pthread_mutex_lock(&w->setup);
-    size_t offset, need;
+    size_t offset = 0;
     wish *all = malloc(sizeof *all * (size_t)w->n_pes);
     int rc = all ? UF_OK : uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     if (!rc)
         rc = agree_on(w, "uf_signal_alloc", n, (uint64_t)kind, UF_OK, -1, all);
-    if (!rc && (rc = uf_heap_alloc(w->signal_heap, n * 8, 64, &offset, &need)) == UF_EAGAIN)
-        rc = uf_fail(UF_ENOMEM, "PE %d: %zu signal words asked for and fewer of %zu free in one piece; raise UNFENCE_SIGNALS", w->pe, n,
-                     w->n_signals);
+    if (!rc)
+        rc = take_words(w, n, &offset);
     if (!rc) {
         /* Freed words may hold old counts; nobody signals before all have come out of the second exchange. */
         memset((unsigned char *)w->signals + offset, 0, n * 8);
@@ -309,7 +333,7 @@ int uf_signal_free(uf_world *w, uint64_t *signals)
     pthread_mutex_lock(&w->setup);
     wish *all = malloc(sizeof *all * (size_t)w->n_pes);
     int rc = UF_OK;
-    if (offset >= w->n_signals * 8 || !uf_heap_is_block(w->signal_heap, offset))
+    if (offset >= w->n_signals * 8 || !is_block(w->signal_heap, offset))
         rc = uf_fail(UF_EINVAL, "uf_signal_free: argument signals is not what uf_signal_alloc gave");
     else if (!all)
         rc = uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
@@ -344,7 +368,11 @@ static int open_window(uf_world *w, uf_window *win, wish *all)
 int uf_register(uf_world *w, void *ptr, size_t bytes, uf_window **window)
 {
     if (!w || !ptr || !window || !bytes)
-        return uf_fail(UF_EINVAL, "uf_register: argument %s", !w ? "world is NULL" : !ptr ? "ptr is NULL" : !window ? "window is NULL" : "bytes is 0");
+        return uf_fail(UF_EINVAL, "uf_register: argument %s",
+                       !w        ? "world is NULL"
+                       : !ptr    ? "ptr is NULL"
+                       : !window ? "window is NULL"
+                                 : "bytes is 0");
     if (bytes >> UF_REGION_SHIFT)
         return uf_fail(UF_EINVAL, "uf_register: argument bytes is %zu, more than 2^%d", bytes, UF_REGION_SHIFT);
     uf_window *win = calloc(1, sizeof *win);
@@ -399,7 +427,7 @@ void *uf_ptr(uf_world *w, const void *sym, int pe)
     if (!w || !uf_world_check_pe(w, pe) || !sym)
         return NULL;
     if (pe == w->pe)
-        return (void *)(uintptr_t)sym;
+        return uf_memory_find(w, sym, 1) ? (void *)(uintptr_t)sym : NULL;
     const uf_peer *p = &w->peers[pe];
     if (!p->mapped)
         return NULL;
@@ -412,22 +440,16 @@ void *uf_ptr(uf_world *w, const void *sym, int pe)
 /* ---------------------------------------------------------------- local buffers of operations */
 
 /* Edges of the registration cache. */
-static int cache_register(void *arg, void *ptr, size_t bytes, void **handle, uint64_t *desc)
+static int cache_register(void *arg, void *ptr, size_t bytes, uf_mr **mr)
 {
     uf_world *w = arg;
-    uf_mr *mr;
-    int rc = uf_engine_mr_register(w->engine, ptr, bytes, false, &mr);
-    if (rc)
-        return rc;
-    *handle = mr;
-    *desc = w->fabric->ops->mr_desc(mr, 0);
-    return UF_OK;
+    return uf_engine_mr_register(w->engine, ptr, bytes, false, mr);
 }
 
-static void cache_deregister(void *arg, void *handle)
+static void cache_close(void *arg, uf_mr *mr)
 {
     uf_world *w = arg;
-    uf_engine_mr_close(w->engine, handle);
+    uf_engine_mr_close(w->engine, mr);
 }
 
 int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc, void **registration)
@@ -441,7 +463,13 @@ int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc,
         *desc = w->fabric->ops->mr_desc(r->mr, 0);
         return UF_OK;
     }
-    return uf_registry_get(w->registry, (void *)(uintptr_t)ptr, bytes, desc, registration);
+    uf_registration *taken;
+    int rc = uf_registry_get(w->registry, ptr, bytes, &taken);
+    if (rc)
+        return rc;
+    *desc = w->fabric->ops->mr_desc(uf_registration_mr(taken), 0);
+    *registration = taken;
+    return UF_OK;
 }
 
 void uf_memory_source_done(uf_world *w, void *registration)
@@ -450,41 +478,61 @@ void uf_memory_source_done(uf_world *w, void *registration)
         uf_registry_put(w->registry, registration);
 }
 
+void uf_memory_tick(uf_world *w)
+{
+    if (w->registry)
+        uf_registry_collect(w->registry);
+}
+
 void uf_memory_counters(uf_world *w, uint64_t *registrations, uint64_t *hits)
 {
     *registrations = *hits = 0;
-    if (w->registry)
-        uf_registry_counters(w->registry, registrations, hits);
+    if (!w->registry)
+        return;
+    uf_registry_counters c;
+    uf_registry_counters_get(w->registry, &c);
+    *registrations = c.registrations;
+    *hits = c.hits;
 }
 
 /* ---------------------------------------------------------------- create and destroy */
 
+static int create_registry(uf_world *w)
+{
+    uf_registry_params params = {w, cache_register, cache_close, KEPT_REGISTRATIONS};
+    const char *why;
+    int rc = uf_registry_create(&params, &w->registry);
+    if (!rc && !uf_registry_keeps(w->registry, &why))
+        uf_log(UF_LOG_INFO, w->pe, "buffers outside of symmetric memory are registered for each operation: %s", why);
+    return rc;
+}
+
 int uf_memory_create(uf_world *w)
 {
     size_t max = (size_t)w->settings.number[UF_SET_HEAP_MAX];
-    w->segment_bytes = round_up((size_t)w->settings.number[UF_SET_HEAP_SIZE], PAGE);
-    w->n_signals = (size_t)w->settings.number[UF_SET_SIGNALS];
-    if (max < w->segment_bytes)
-        return uf_fail(UF_EINVAL, "UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu", max, w->segment_bytes);
+    w->segment_bytes = round_up((size_t)w->settings.number[UF_SET_HEAP_SIZE], UF_HEAP_LARGE);
+    w->n_signals = (size_t)w->settings.number[UF_SET_SIGNALS] + uf_teams_words(w->n_pes);
+    if (w->n_signals > (size_t)1 << 20)
+        return uf_fail(UF_EINVAL,
+                       "PE %d: UNFENCE_SIGNALS=%lld and the teams of %d PEs need %zu signal words; an index has 20 bits", w->pe,
+                       (long long)w->settings.number[UF_SET_SIGNALS], w->n_pes, w->n_signals);
+    size_t signal_bytes = round_up(w->n_signals * 8, UF_HEAP_LARGE);
+    if (max < w->segment_bytes || max < signal_bytes)
+        return uf_fail(UF_EINVAL,
+                       "UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu", max,
+                       w->segment_bytes, signal_bytes);
     int rc = uf_local_range_reserve(max, &w->range);
     for (int pe = 0; !rc && pe < w->n_pes; pe++)
-        if (pe == w->pe)
-            w->peers[pe].range = w->range;
-        else if (w->peers[pe].mapped)
+        if (w->peers[pe].mapped && pe != w->pe)
             rc = uf_local_range_reserve(max, &w->peers[pe].range);
-    if (!rc)
-        rc = uf_heap_create(max, &w->heap);
-    if (!rc)
-        rc = uf_heap_create(w->n_signals * 8, &w->signal_heap);
-    if (!rc && w->fabric && w->fabric->caps.needs_desc)
-        rc = uf_memory_create_registry(w);
+    w->peers[w->pe].range = w->range;
     void *arena = NULL;
-    if (!rc)
-        rc = uf_memory_alloc(w, "signal words", w->n_signals * 8, 64, &arena);
-    if (rc)
+    if (rc || (rc = uf_heap_create(max, &w->heap)) || (rc = uf_heap_create(signal_bytes, &w->signal_heap)) ||
+        (rc = uf_heap_grow(w->signal_heap, signal_bytes)) ||
+        (w->fabric && w->fabric->caps.needs_desc && (rc = create_registry(w))) ||
+        (rc = uf_memory_alloc(w, "signal words", w->n_signals * 8, UF_HEAP_ALIGN, &arena)))
         return rc;
     w->signals = arena;
-    uf_heap_grow(w->signal_heap, w->n_signals * 8);
     return UF_OK;
 }
 

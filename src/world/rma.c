@@ -8,9 +8,9 @@
 
 /* Where a symmetric range of a peer is. */
 typedef struct reach {
-    void *mapped;        /* not NULL: at this address in our own process */
-    uf_region *region;   /* else: in this region; */
-    uint64_t foreign;    /* and, for a mapped peer, at this address of its process */
+    void *mapped;      /* not NULL: at this address in our own process */
+    uf_region *region; /* else: in this region; */
+    uint64_t foreign;  /* and, for a mapped peer, at this address of its process */
 } reach;
 
 static int refuse_range(const uf_world *w, const char *call, const char *argument, const void *ptr, size_t bytes)
@@ -49,24 +49,26 @@ static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, 
     if (rc)
         return rc;
     if (w->peers[pe].mapped && !at->mapped)
-        return uf_fail(UF_EUNSUPPORTED,
-                       "%s on PE %d: argument sig lies in a window over another process's own buffer, where no processor can update it "
-                       "atomically; take signal words from uf_signal_alloc or uf_malloc",
-                       call, w->pe);
+        return uf_fail(
+            UF_EUNSUPPORTED,
+            "%s on PE %d: argument sig lies in a window over another process's own buffer, where no processor can update it "
+            "atomically; take signal words from uf_signal_alloc or uf_malloc",
+            call, w->pe);
     return UF_OK;
 }
 
 static int refuse_pe(const uf_world *w, const char *call, int pe)
 {
-    return uf_fail(UF_ERANGE, "%s on PE %d: argument pe: there is no PE %d in a world of %d PEs (0 to %d)", call, w->pe, pe, w->n_pes,
-                   w->n_pes - 1);
+    return uf_fail(UF_ERANGE, "%s on PE %d: argument pe: there is no PE %d in a world of %d PEs (0 to %d)", call, w->pe, pe,
+                   w->n_pes, w->n_pes - 1);
 }
 
 static int refuse_flags(const uf_world *w, const char *call, unsigned flags, int op)
 {
     if (op != UF_SIGNAL_SET && op != UF_SIGNAL_ADD)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument op is %d, neither UF_SIGNAL_SET nor UF_SIGNAL_ADD", call, w->pe, op);
-    return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; known are UF_STRONG, UF_SETTLED and UF_NOWAIT", call, w->pe, flags);
+    return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; known are UF_STRONG, UF_SETTLED and UF_NOWAIT", call, w->pe,
+                   flags);
 }
 
 enum { KNOWN_FLAGS = UF_STRONG | UF_SETTLED | UF_NOWAIT };
@@ -115,7 +117,8 @@ static inline void signal_mapped(uint64_t *word, int op, uint64_t value)
 
 /* ---------------------------------------------------------------- network peers */
 
-static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const reach *word, int signal_op, uint64_t value, unsigned flags)
+static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const reach *word, int signal_op, uint64_t value,
+                        unsigned flags)
 {
     op->op = signal_op == UF_SIGNAL_ADD ? UF_ATOMIC_ADD : UF_ATOMIC_SET;
     op->width = 8;
@@ -183,7 +186,8 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
     if (r->bytes && !r->src)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
     reach to = {0}, word = {0};
-    if ((r->sig && (rc = find_word(w, call, r->sig, r->pe, &word))) || (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to))))
+    if ((r->sig && (rc = find_word(w, call, r->sig, r->pe, &word))) ||
+        (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to))))
         return rc;
     if (w->peers[r->pe].mapped) {
         if (r->bytes && (rc = put_mapped(ctx, &to, r->src, r->bytes, r->pe)))
@@ -272,7 +276,8 @@ int uf_put_signal_nbi(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uin
     return put_signal(ctx, "uf_put_signal_nbi", &row, op, flags);
 }
 
-int uf_put_signal(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uint64_t *sig, int op, uint64_t value, int pe, unsigned flags)
+int uf_put_signal(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uint64_t *sig, int op, uint64_t value, int pe,
+                  unsigned flags)
 {
     const uf_put_row row = {dst, src, bytes, sig, value, pe, (uint16_t)op, (uint16_t)flags};
     int rc = put_signal(ctx, "uf_put_signal", &row, op, flags);
@@ -353,7 +358,7 @@ int uf_put_batch(uf_ctx *ctx, const uf_put_row *rows, size_t n, size_t *done)
 {
     size_t accepted = 0;
     batch b = {.n = 0};
-    int rc = !ctx ? uf_fail(UF_EINVAL, "uf_put_batch: argument ctx is NULL")
+    int rc = !ctx         ? uf_fail(UF_EINVAL, "uf_put_batch: argument ctx is NULL")
              : !rows && n ? uf_fail(UF_EINVAL, "uf_put_batch: argument rows is NULL")
                           : UF_OK;
     for (size_t i = 0; i < n && !rc; i++)

@@ -18,8 +18,10 @@ int uf_signal_apply(void *world, const uf_order_signal *s, uint64_t *old)
     else
         word = s->width == 4 || s->width == 8 ? uf_memory_resolve(w, s->address, s->width) : NULL;
     if (!word || (uintptr_t)word % s->width)
-        return uf_fail(UF_ERANGE, "PE %d: a signal or atomic from PE %u names %s 0x%llx, which is no %u-byte word of this PE's symmetric memory",
-                       w->pe, s->flow, s->indexed ? "index" : "address", (unsigned long long)s->address, s->width);
+        return uf_fail(
+            UF_ERANGE,
+            "PE %d: a signal or atomic from PE %u names %s 0x%llx, which is no %u-byte word of this PE's symmetric memory", w->pe,
+            s->flow, s->indexed ? "index" : "address", (unsigned long long)s->address, s->width);
     uint64_t before = uf_atomic_apply(word, s->op, s->width, s->operand, s->compare);
     if (old)
         *old = before;
@@ -81,7 +83,8 @@ static int timed_out(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, 
         how[1] = ' ';
         uf_engine_describe(w->engine, (uint32_t)pe, how + 2, sizeof how - 2);
     }
-    return uf_fail(UF_ETIMEDOUT, "PE %d: a wait for a signal%s ran out after %llu.%03llu ms: the word at %p is %llu, awaited was %s %llu%s",
+    return uf_fail(UF_ETIMEDOUT,
+                   "PE %d: a wait for a signal%s ran out after %llu.%03llu ms: the word at %p is %llu, awaited was %s %llu%s",
                    w->pe, from, (unsigned long long)(timeout_ns / 1000000), (unsigned long long)(timeout_ns / 1000 % 1000),
                    (const void *)sig, (unsigned long long)uf_signal_fetch(sig), cmp_text(cmp), (unsigned long long)value, how);
 }
@@ -121,7 +124,8 @@ int uf_wait_from(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, int 
 {
     int rc = check(w, "uf_wait_from", sig, cmp);
     if (!rc && !uf_world_check_pe(w, pe))
-        rc = uf_fail(UF_ERANGE, "uf_wait_from on PE %d: argument pe: there is no PE %d in a world of %d PEs", w->pe, pe, w->n_pes);
+        rc =
+            uf_fail(UF_ERANGE, "uf_wait_from on PE %d: argument pe: there is no PE %d in a world of %d PEs", w->pe, pe, w->n_pes);
     return rc ? rc : wait_word(w, sig, cmp, value, pe, timeout_ns);
 }
 
@@ -142,8 +146,8 @@ int uf_test(uf_world *w, const uint64_t *sig, int cmp, uint64_t value)
     rc = uf_progress(w);
     if (rc || look(w, sig, cmp, value))
         return rc;
-    return uf_fail(UF_EAGAIN, "PE %d: the signal word at %p does not compare %s %llu yet", w->pe, (const void *)sig, cmp_text(cmp),
-                   (unsigned long long)value);
+    return uf_fail(UF_EAGAIN, "PE %d: the signal word at %p does not compare %s %llu yet", w->pe, (const void *)sig,
+                   cmp_text(cmp), (unsigned long long)value);
 }
 
 /* ---------------------------------------------------------------- many words */
@@ -181,8 +185,8 @@ static size_t scan(const uf_wait_list *l, size_t room, size_t *indexes, size_t *
 }
 
 /* Waits until at least `wanted` entries hold (SIZE_MAX: all that count). */
-static int wait_list(uf_world *w, const char *call, const uf_wait_list *l, size_t wanted, size_t room, size_t *indexes, size_t *held,
-                     uint64_t timeout_ns)
+static int wait_list(uf_world *w, const char *call, const uf_wait_list *l, size_t wanted, size_t room, size_t *indexes,
+                     size_t *held, uint64_t timeout_ns)
 {
     int rc = check_list(w, call, l);
     if (rc)
@@ -196,8 +200,8 @@ static int wait_list(uf_world *w, const char *call, const uf_wait_list *l, size_
         if (!rc && timeout_ns == 0 && round > 0)
             rc = UF_ETIMEDOUT;
         if (rc == UF_ETIMEDOUT)
-            return uf_fail(rc, "PE %d: %s ran out after %llu ms: %zu of %zu signals hold; entry %zu is %llu, awaited was %s %llu", w->pe, call,
-                           (unsigned long long)(timeout_ns / 1000000), *held, counted, missing,
+            return uf_fail(rc, "PE %d: %s ran out after %llu ms: %zu of %zu signals hold; entry %zu is %llu, awaited was %s %llu",
+                           w->pe, call, (unsigned long long)(timeout_ns / 1000000), *held, counted, missing,
                            (unsigned long long)uf_signal_fetch(l->sigs[missing]), cmp_text(l->cmp),
                            (unsigned long long)(l->values ? l->values[missing] : l->value));
         if (rc)

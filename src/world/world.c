@@ -39,6 +39,7 @@ static void tick(void *arg, uint64_t now)
     (void)now;
     uf_world *w = arg;
     int pe = -1;
+    uf_memory_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
@@ -51,10 +52,16 @@ static void tick(void *arg, uint64_t now)
         uf_engine_fail_peer(w->engine, (uint32_t)pe, rc);
 }
 
+/* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. */
 static void engine_failed(void *arg, uint32_t peer, int status)
 {
     (void)peer;
-    uf_world_fail(arg, status, uf_error_message());
+    uf_world *w = arg;
+    char why[sizeof w->why];
+    int pe;
+    snprintf(why, sizeof why, "%s", uf_error_message());
+    int news = uf_bootstrap_poll(w->bootstrap, &pe);
+    uf_world_fail(w, news ? news : status, news ? uf_error_message() : why);
 }
 
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
@@ -101,7 +108,8 @@ static int apply_options(uf_world *w, const uf_world_options *o)
                        o->size, sizeof *o);
     if (o->fabric) {
         if (strlen(o->fabric) >= sizeof w->settings.text[0])
-            return uf_fail(UF_EINVAL, "uf_world_create: options.fabric is longer than %zu characters", sizeof w->settings.text[0] - 1);
+            return uf_fail(UF_EINVAL, "uf_world_create: options.fabric is longer than %zu characters",
+                           sizeof w->settings.text[0] - 1);
         strcpy(w->settings.text[UF_SET_FABRIC], o->fabric);
     }
     if (o->strict >= 0)
@@ -140,15 +148,15 @@ static int find_place(uf_world *w, const uf_world_options *o, uf_bootstrap_place
 /* What each PE tells first: everything that must agree, and where it is. */
 typedef struct hello {
     char version[16];
-    char fabric[64];
+    char fabric[256];
     int64_t heap_size, heap_max, signals, node_size, strict, window;
     uf_local_identity identity;
 } hello;
 
 static int refuse_difference(const uf_world *w, int pe, const char *what, const char *theirs, const char *ours)
 {
-    return uf_fail(UF_EMISMATCH, "PE %d has %s %s, PE %d has %s: they must be the same on all PEs of a world", pe, what, theirs, w->pe,
-                   ours);
+    return uf_fail(UF_EMISMATCH, "PE %d has %s %s, PE %d has %s: they must be the same on all PEs of a world", pe, what, theirs,
+                   w->pe, ours);
 }
 
 static int compare_hello(const uf_world *w, int pe, const hello *a, const hello *b)
@@ -281,7 +289,8 @@ static int open_fabric(uf_world *w, const struct uf_fabric_ops *ops, const char 
 }
 
 /* Tries one provider on all PEs; *done if all have it. */
-static int try_provider(uf_world *w, const struct uf_fabric_ops *ops, const char *provider, void *arg, bool *done, attempt *failure)
+static int try_provider(uf_world *w, const struct uf_fabric_ops *ops, const char *provider, void *arg, bool *done,
+                        attempt *failure)
 {
     bool needs;
     int rc = open_fabric(w, ops, provider, arg);
@@ -311,16 +320,16 @@ static int choose_network(uf_world *w, const uf_world_options *o)
         *c = (char)tolower((unsigned char)*c);
     const struct uf_fabric_ops *ops = uf_fabric_find(name);
     if (!ops)
-        return uf_fail(wants_network(asked) && strcmp(name, "ofi") ? UF_EINVAL : UF_EUNSUPPORTED,
-                       "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local and, where libfabric was "
-                       "found at build time, ofi and ofi:PROVIDER",
-                       w->pe, name, asked);
+        return uf_fail(
+            wants_network(asked) && strcmp(name, "ofi") ? UF_EINVAL : UF_EUNSUPPORTED,
+            "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local and, where libfabric was "
+            "found at build time, ofi and ofi:PROVIDER",
+            w->pe, name, asked);
     int rc = try_provider(w, ops, provider, NULL, &done, &failure);
     if (rc || done)
         return rc;
     if (w->settings.number[UF_SET_STRICT] || !provider[0])
-        return uf_fail(failure.rc, "%s%s", failure.why,
-                       provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
+        return uf_fail(failure.rc, "%s%s", failure.why, provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
     uf_log(UF_LOG_WARN, w->pe, "%s; falling back to the best provider there is (UNFENCE_STRICT=yes would refuse)", failure.why);
     snprintf(w->reason, sizeof w->reason, "fallen back: %.200s", failure.why);
     rc = try_provider(w, ops, "", NULL, &done, &failure);
@@ -378,14 +387,15 @@ static void log_paths(uf_world *w)
         mapped += w->peers[pe].mapped && pe != w->pe;
     if (!w->reason[0])
         snprintf(w->reason, sizeof w->reason, "%s",
-                 w->settings.from_environment[UF_SET_FABRIC] || wants_network(w->settings.text[UF_SET_FABRIC]) ? "asked for"
-                                                                                                               : "the best there is");
+                 w->settings.from_environment[UF_SET_FABRIC] || wants_network(w->settings.text[UF_SET_FABRIC])
+                     ? "asked for"
+                     : "the best there is");
     if (w->fabric)
         uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd), %d by %s (%s, %s): %s", w->n_pes, mapped,
                w->n_pes - 1 - mapped, w->fabric->caps.fabric, w->fabric->caps.provider, w->fabric->caps.detail, w->reason);
     else
-        uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd, mapped memory of one host): every peer can be mapped", w->n_pes,
-               mapped);
+        uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd, mapped memory of one host): every peer can be mapped",
+               w->n_pes, mapped);
 }
 
 /* ---------------------------------------------------------------- create and destroy */
@@ -413,6 +423,7 @@ static void free_world(uf_world *w)
     uf_local_identity_close(&w->identity);
     uf_requests_free(w);
     pthread_mutex_destroy(&w->setup);
+    pthread_mutex_destroy(&w->contexts_lock);
     free(w->peers);
     free(w);
 }
@@ -446,7 +457,8 @@ static int fill_world(uf_world *w, const uf_world_options *o)
                                   place.n_pes,
                                   o->group,
                                   place.root,
-                                  (uint64_t)w->settings.number[UF_SET_BOOTSTRAP_TIMEOUT]};
+                                  (uint64_t)w->settings.number[UF_SET_BOOTSTRAP_TIMEOUT],
+                                  place.job[0] ? place.job : NULL};
     if (o->group) {
         rc = uf_group_n_pes(o->group);
         if (place.n_pes >= 0 && place.n_pes != rc)
@@ -479,6 +491,7 @@ int uf_world_create(const uf_world_options *options, uf_world **world)
     w->pe = -1;
     w->identity.probe_fd = -1;
     pthread_mutex_init(&w->setup, NULL);
+    pthread_mutex_init(&w->contexts_lock, NULL);
     int rc = apply_options(w, options ? options : &defaults);
     if (!rc)
         rc = fill_world(w, options ? options : &defaults);
@@ -555,7 +568,10 @@ int uf_world_abort(uf_world *w, const char *why)
 int uf_world_path(uf_world *w, int pe, uf_path_info *info)
 {
     if (!w || !info || info->size < sizeof *info)
-        return uf_fail(UF_EINVAL, "uf_world_path: argument %s", !w ? "world is NULL" : !info ? "info is NULL" : "info.size is too small");
+        return uf_fail(UF_EINVAL, "uf_world_path: argument %s",
+                       !w      ? "world is NULL"
+                       : !info ? "info is NULL"
+                               : "info.size is too small");
     if (!uf_world_check_pe(w, pe))
         return uf_fail(UF_ERANGE, "uf_world_path: there is no PE %d in a world of %d PEs", pe, w->n_pes);
     const uf_peer *p = &w->peers[pe];
@@ -587,16 +603,18 @@ int uf_world_counters(uf_world *w, uf_counters *counters)
 {
     if (!w || !counters || counters->size < sizeof *counters)
         return uf_fail(UF_EINVAL, "uf_world_counters: argument %s",
-                       !w ? "world is NULL" : !counters ? "counters is NULL" : "counters.size is too small");
+                       !w          ? "world is NULL"
+                       : !counters ? "counters is NULL"
+                                   : "counters.size is too small");
     uf_order_counters order;
     uint64_t eagain;
     uf_engine_counters(w->engine, &order, &eagain);
-    pthread_mutex_lock(&w->setup);
+    pthread_mutex_lock(&w->contexts_lock);
     uf_counters c = w->retired;
     for (uf_ctx *ctx = w->contexts; ctx; ctx = ctx->next)
         add_context(&c, ctx);
     uf_memory_counters(w, &c.registrations, &c.registration_hits);
-    pthread_mutex_unlock(&w->setup);
+    pthread_mutex_unlock(&w->contexts_lock);
     c.size = sizeof c;
     c.data_wrs = order.data_wrs;
     c.signal_wrs = order.message_wrs;

@@ -4,8 +4,8 @@
  * rma.c puts and gets, signal.c signal words and waits, atomic.c atomics, team.c and collective.c the rest. Two ways lead to a peer and are
  * fixed at creation: `mapped` (its memory is in our address space: the caller does the work with loads and stores) and the
  * engine (everything else). Self is always mapped.
- * Locks: `setup` serialises collective memory and team calls and context creation; regions are published with release stores and
- * read without a lock, since they are only taken away after a barrier. */
+ * Locks: `setup` serialises collective memory calls, `contexts_lock` guards the list of contexts, a lock in uf_teams that of teams.
+ * Regions are published with release stores and read without a lock, since they are only taken away after a barrier. */
 #ifndef UF_WORLD_WORLD_H
 #define UF_WORLD_WORLD_H
 
@@ -43,21 +43,21 @@ struct uf_window {
 };
 
 typedef struct uf_peer {
-    bool mapped;         /* its heap is at range.base in this process */
-    bool same_process;   /* its windows can be reached by plain loads and stores, too */
+    bool mapped;       /* its heap is at range.base in this process */
+    bool same_process; /* its windows can be reached by plain loads and stores, too */
     uf_local_range range;
     uf_local_identity identity;
-    const char *reason;  /* why mapped or not */
+    const char *reason; /* why mapped or not */
 } uf_peer;
 
 /* A wait for a get or a fetched value; `user` of an operation. From the world's pool. */
 typedef struct uf_request {
-    _Atomic int state;     /* see request.c */
+    _Atomic int state; /* see request.c */
     int status;
     uint64_t value;
-    uint64_t *old;         /* where a fetched value goes, or NULL */
-    void *registration;    /* of an outside buffer, given back when done, or NULL */
-    bool detached;         /* nobody waits: goes back to the pool when done */
+    uint64_t *old;      /* where a fetched value goes, or NULL */
+    void *registration; /* of an outside buffer, given back when done, or NULL */
+    bool detached;      /* nobody waits: goes back to the pool when done */
     struct uf_request *next;
 } uf_request;
 
@@ -66,7 +66,7 @@ struct uf_ctx {
     uf_order_ctx order;
     uf_ctx *next; /* in world->contexts */
     _Atomic uint64_t puts, gets, signals, atomics, bytes_local, bytes_network, fences, quiets;
-    pthread_mutex_t opening; /* of lanes */
+    pthread_mutex_t opening;          /* of lanes */
     _Atomic(uf_order_lane *) lanes[]; /* [n_pes], NULL until the first network operation to that peer */
 };
 
@@ -74,14 +74,14 @@ struct uf_world {
     int pe, n_pes;
     uf_settings settings;
     uint64_t timeout_ns;
-    const uf_driver *driver;  /* what blocking calls wait with */
-    uf_driver setup_driver;   /* the same with progress in relax(), for the bootstrap */
+    const uf_driver *driver; /* what blocking calls wait with */
+    uf_driver setup_driver;  /* the same with progress in relax(), for the bootstrap */
     uf_bootstrap *bootstrap;
-    uf_fabric *fabric;        /* NULL if every peer is mapped */
+    uf_fabric *fabric; /* NULL if every peer is mapped */
     uf_engine *engine;
     uf_local_identity identity;
     uf_peer *peers;
-    char reason[256];         /* why this fabric, for the log and uf_world_path */
+    char reason[256]; /* why this fabric, for the log and uf_world_path */
 
     pthread_mutex_t setup;
     uf_heap *heap;
@@ -91,20 +91,21 @@ struct uf_world {
     size_t segment_bytes;     /* least growth */
     _Atomic(uf_region *) regions[UF_MAX_REGIONS];
     _Atomic uint32_t n_regions; /* indexes below it may be in use */
-    uint64_t *signals;        /* arena of indexed signal words: at the start of the heap */
+    uint64_t *signals;          /* arena of indexed signal words: at the start of the heap */
     size_t n_signals;
-    uf_registry *registry;    /* outside buffers; NULL where the fabric needs no registration of them */
+    uf_registry *registry; /* outside buffers; NULL where the fabric needs no registration of them */
 
+    pthread_mutex_t contexts_lock; /* of the list, and of its end: a barrier holds it while it completes them */
     uf_ctx *contexts;
     uf_ctx *default_ctx;
-    uf_ctx *abandoned;        /* destroyed while their lanes could not be closed: freed with the world */
-    uf_counters retired;      /* of destroyed contexts */
+    uf_ctx *abandoned;   /* destroyed while their lanes could not be closed: freed with the world */
+    uf_counters retired; /* of destroyed contexts */
     uf_teams *teams;
 
-    _Atomic int status;       /* the first error that ended the world */
-    char why[1024];           /* its sentence: written once, before status */
-    _Atomic int claimed;      /* who writes `why` */
-    _Atomic bool closing;     /* ends of connections are no news any more */
+    _Atomic int status;   /* the first error that ended the world */
+    char why[1024];       /* its sentence: written once, before status */
+    _Atomic int claimed;  /* who writes `why` */
+    _Atomic bool closing; /* ends of connections are no news any more */
     _Atomic uint64_t signals_applied;
 
     _Atomic int pool_lock;
@@ -161,7 +162,8 @@ int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc,
 void uf_memory_source_done(uf_world *w, void *registration);
 void uf_memory_counters(uf_world *w, uint64_t *registrations, uint64_t *hits);
 
-int uf_memory_create_registry(uf_world *w);
+/* Closes registrations that nobody holds. Not from inside the engine. */
+void uf_memory_tick(uf_world *w);
 
 /* ---------------------------------------------------------------- operations */
 

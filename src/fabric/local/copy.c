@@ -29,7 +29,8 @@ static int copy_failed(const uf_local_identity *peer, uint64_t remote, size_t by
     case ESRCH:
         return uf_fail(UF_EPEER, "process %d of this host, a PE of this world, is gone", (int)peer->pid);
     case EFAULT:
-        return uf_fail(UF_ERANGE, "%zu bytes at 0x%llx are not mapped in process %d: was a window's buffer freed before uf_unregister?",
+        return uf_fail(UF_ERANGE,
+                       "%zu bytes at 0x%llx are not mapped in process %d: was a window's buffer freed before uf_unregister?",
                        bytes, (unsigned long long)remote, (int)peer->pid);
     default:
         return uf_fail_errno(UF_ESYSTEM, error, "copying %zu bytes to or from process %d failed", bytes, (int)peer->pid);

@@ -153,7 +153,8 @@ static int open_memfd(int pid, int peer_fd, const char *name, int flags, int *fd
 /* 0 if the peer's process is the one the identity tells of, else a positive errno (ESTALE: it is another by now). */
 static int check_nonce(const uf_local_identity *peer, int pid)
 {
-    int fd, error = open_memfd(pid, peer->probe_fd, UF_LOCAL_PROBE_NAME, O_RDONLY, &fd);
+    int fd = -1;
+    int error = open_memfd(pid, peer->probe_fd, UF_LOCAL_PROBE_NAME, O_RDONLY, &fd);
     if (error)
         return error;
     uint64_t nonce = 0;
@@ -172,10 +173,11 @@ static int open_failed(const uf_local_identity *peer, int error)
     if (means_gone(error))
         return uf_fail(UF_EPEER, "process %d of this host, a PE of this world, is gone", (int)peer->pid);
     if (error == EACCES || error == EPERM)
-        return uf_fail_errno(UF_EUNSUPPORTED, error,
-                             "process %d of this host (user %u) does not let us open its memory: run the PEs of a host as one user and "
-                             "leave them dumpable, or set UNFENCE_FABRIC=ofi",
-                             (int)peer->pid, (unsigned)peer->uid);
+        return uf_fail_errno(
+            UF_EUNSUPPORTED, error,
+            "process %d of this host (user %u) does not let us open its memory: run the PEs of a host as one user and "
+            "leave them dumpable, or set UNFENCE_FABRIC=ofi",
+            (int)peer->pid, (unsigned)peer->uid);
     return uf_fail_errno(UF_ESYSTEM, error, "opening memory of process %d of this host failed%s", (int)peer->pid,
                          error == EMFILE ? ", raise the limit of open files (ulimit -n)" : "");
 }
@@ -223,7 +225,8 @@ bool uf_local_reachable(const uf_local_identity *mine, const uf_local_identity *
         return true;
     }
     if (mine->pid_namespace != peer->pid_namespace)
-        *why = "the same host, but in another pid namespace: its memory cannot be found; share the namespace (docker --pid) to map it";
+        *why = "the same host, but in another pid namespace: its memory cannot be found; share the namespace (docker --pid) to "
+               "map it";
     else if (error == EACCES || error == EPERM)
         *why = "the same host, but the system forbids opening its memory: another user, or a process that is not dumpable";
     else if (error == EMFILE || error == ENFILE)

@@ -16,9 +16,9 @@ typedef struct uf_local_identity {
     uint64_t pid_namespace;    /* inode of /proc/self/ns/pid */
     int32_t pid;
     uint32_t uid;
-    uint64_t nonce;            /* of this world's PE: also written at the start of its probe memfd */
-    int32_t probe_fd;          /* memfd with the nonce: who can map it and reads the nonce can map our heap */
-    int32_t cma;               /* process_vm_writev from our host peers is expected to work (not decided by us alone) */
+    uint64_t nonce;   /* of this world's PE: also written at the start of its probe memfd */
+    int32_t probe_fd; /* memfd with the nonce: who can map it and reads the nonce can map our heap */
+    int32_t cma;      /* process_vm_writev from our host peers is expected to work (not decided by us alone) */
 } uf_local_identity;
 
 int uf_local_identify(uf_local_identity *mine);

@@ -57,8 +57,7 @@ typedef struct cgroup_files {
 } cgroup_files;
 
 /* Lowers `out` to what the group in `directory` has left. `name` is the group as the user knows it. */
-static void limit_by_group(const char *directory, const char *name, const cgroup_files *files,
-                           uf_local_memory *out)
+static void limit_by_group(const char *directory, const char *name, const cgroup_files *files, uf_local_memory *out)
 {
     uint64_t limit = number_of(directory, files->limit, UINT64_MAX);
     uint64_t usage = number_of(directory, files->usage, UINT64_MAX);
@@ -78,8 +77,7 @@ static void limit_by_group(const char *directory, const char *name, const cgroup
 }
 
 /* Our group and every one above it. In a container our path may not exist below the mount, which then is our own group. */
-static void limit_by_groups(const char *mount, const char *group, const cgroup_files *files,
-                            uf_local_memory *out)
+static void limit_by_groups(const char *mount, const char *group, const cgroup_files *files, uf_local_memory *out)
 {
     char name[512], directory[UF_LOCAL_PATH_BYTES];
     snprintf(name, sizeof(name), "%s", strcmp(group, "/") == 0 ? "" : group);

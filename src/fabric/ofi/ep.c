@@ -133,6 +133,15 @@ static int post_divided(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, uint64_
 
 static int post_write(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, bool imm)
 {
+    uf_wr aimed;
+    if (wr->bytes == 0) {
+        aimed = *wr;
+        aimed.remote = rail->nowhere_of[wr->peer].at;
+        aimed.remote_key = rail->nowhere_of[wr->peer].key;
+        aimed.local = (uint64_t)(uintptr_t)rail->slots;
+        aimed.local_desc = (uint64_t)(uintptr_t)rail->slots_desc;
+        wr = &aimed;
+    }
     uint64_t data = ofi->data_prefix | wr->imm;
     if (wr->flags & UF_WR_SILENT)
         return post_silent_write(ofi, rail, wr, imm, data);

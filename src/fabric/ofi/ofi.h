@@ -58,6 +58,12 @@ typedef struct uf_ofi_slot {
     uf_ofi_wire wire; /* a message, either way; also the copy of a silent write's source */
 } uf_ofi_slot;
 
+/* Where a write of 0 bytes goes: providers look its key up all the same, and tcp;ofi_rxm drops one with a wrong key without
+ * a word. Each PE registers a few bytes for it and tells where they are with its address. */
+typedef struct uf_ofi_nowhere {
+    uint64_t at, key;
+} uf_ofi_nowhere;
+
 typedef struct uf_ofi_rail {
     struct fi_info *info;
     struct fid_fabric *fabric;
@@ -65,9 +71,12 @@ typedef struct uf_ofi_rail {
     struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *ep;
-    fi_addr_t *address_of; /* by PE; FI_ADDR_NOTAVAIL until connected */
-    uint32_t *pe_of;       /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
-    uf_ofi_slot *slots;    /* tx_depth for sending, then the receives */
+    fi_addr_t *address_of;      /* by PE; FI_ADDR_NOTAVAIL until connected */
+    uf_ofi_nowhere *nowhere_of; /* by PE */
+    struct fid_mr *nowhere_mr;
+    unsigned char nowhere[64];
+    uint32_t *pe_of;    /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
+    uf_ofi_slot *slots; /* tx_depth for sending, then the receives */
     uint32_t n_slots;
     uf_ofi_slot *free;     /* of the first tx_depth */
     uf_ofi_slot *unposted; /* receives that the provider refused with EAGAIN; tried again by poll */

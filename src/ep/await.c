@@ -1,0 +1,130 @@
+/* await.c - what dispatch and combine do with the world: signals, puts to network peers, and waits that name who is late.
+ *
+ * Waits go through the sources one after another. The last one that had to be waited for is the latest of all, whatever the
+ * order: those after it were here already, those before it came earlier. */
+#include "base/error.h"
+#include "ep/private.h"
+#include <stdio.h>
+
+static uint64_t now(const uf_ep *ep)
+{
+    return ep->world->driver->now(ep->world->driver->arg);
+}
+
+static bool counts(const uf_ep *ep, const uf_ep_await *a, int pe)
+{
+    return pe != ep->me && (!a->rows || a->rows[pe] > 0);
+}
+
+static bool arrived(const uf_ep *ep, const uf_ep_await *a, int pe)
+{
+    return uf_signal_fetch(uf_ep_word(ep, a->kind, pe)) >= (a->expected ? a->expected[pe] : a->value);
+}
+
+/* The story of a wait that ran out; `detail` is the world's sentence about the lane of the first late PE. */
+static int late(uf_ep *ep, const uf_ep_await *a)
+{
+    char detail[512], names[160] = "";
+    snprintf(detail, sizeof detail, "%s", uf_error_message());
+    int here = 0, all = 0, named = 0;
+    for (int pe = 0; pe < ep->shape.n_pes; pe++) {
+        if (!counts(ep, a, pe))
+            continue;
+        all++;
+        if (arrived(ep, a, pe)) {
+            here++;
+            continue;
+        }
+        size_t at = strlen(names);
+        if (named++ < 8 && a->rows)
+            snprintf(names + at, sizeof names - at, "%sPE %d (%d rows)", at ? ", " : "", ep->world_pe[pe], a->rows[pe]);
+        else if (named <= 8)
+            snprintf(names + at, sizeof names - at, "%sPE %d", at ? ", " : "", ep->world_pe[pe]);
+    }
+    return uf_fail(UF_ETIMEDOUT, "PE %d: %s %llu waited %llu ms for %s: %d of %d PEs have delivered, late: %s%s. %s",
+                   ep->world->pe, a->call, (unsigned long long)(a->stats ? ep->combines : ep->step),
+                   (unsigned long long)(ep->world->timeout_ns / 1000000), a->what, here, all, names, named > 8 ? " and more" : "",
+                   detail);
+}
+
+int uf_ep_wait(uf_ep *ep, const uf_ep_await *a)
+{
+    uint64_t deadline = uf_world_deadline(ep->world, ep->world->timeout_ns);
+    for (int step = 1; step < ep->shape.n_pes; step++) {
+        int pe = (ep->me + step) % ep->shape.n_pes;
+        if (!counts(ep, a, pe) || arrived(ep, a, pe))
+            continue;
+        uint64_t start = now(ep), left = deadline == UINT64_MAX ? UF_FOREVER : deadline > start ? deadline - start : 1;
+        int rc = uf_wait_from(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value,
+                              ep->world_pe[pe], left);
+        ep->stats.late_ns[a->stats] += now(ep) - start;
+        ep->stats.late_pe[a->stats] = ep->world_pe[pe];
+        if (rc)
+            return rc == UF_ETIMEDOUT ? late(ep, a) : rc;
+    }
+    return UF_OK;
+}
+
+int uf_ep_signal(uf_ep *ep, int kind, uint64_t value, int pe)
+{
+    return uf_signal(ep->ctx, uf_ep_word(ep, kind, ep->me), UF_SIGNAL_ADD, value, ep->world_pe[pe], UF_WEAK);
+}
+
+int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind, uint64_t value, int pe)
+{
+    return uf_put_signal_nbi(ep->ctx, ep->base + offset, src, bytes, uf_ep_word(ep, kind, ep->me), UF_SIGNAL_ADD, value,
+                             ep->world_pe[pe], UF_WEAK);
+}
+
+/* Tells the PEs whose rows I expect that their place is free, and hears it from those I have rows for. */
+static int exchange_ready(uf_ep *ep, const char *call, int stats, const int32_t *tell, const int32_t *hear)
+{
+    int rc = UF_OK;
+    for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
+        int pe = (ep->me + turn) % ep->shape.n_pes;
+        if (tell[pe])
+            rc = uf_ep_signal(ep, UF_EP_READY, 1, pe);
+        ep->expected_ready[pe] += hear[pe] > 0;
+    }
+    if (rc)
+        return rc;
+    return uf_ep_wait(ep, &(uf_ep_await){.call = call,
+                                         .what = "leave to overwrite",
+                                         .kind = UF_EP_READY,
+                                         .expected = ep->expected_ready,
+                                         .rows = hear,
+                                         .stats = stats});
+}
+
+int uf_ep_wait_ready(uf_ep *ep, uf_ep_handle *h, bool combine)
+{
+    return combine ? exchange_ready(ep, "combine", 1, h->rows_to, h->rows_from)
+                   : exchange_ready(ep, "dispatch", 0, h->rows_from, h->rows_to);
+}
+
+void uf_ep_count_copy(uf_ep *ep, size_t bytes)
+{
+    uf_count(&ep->ctx->puts, 1);
+    uf_count(&ep->ctx->bytes_local, bytes);
+}
+
+int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle)
+{
+    if (handle && (handle->ep != ep || !handle->open))
+        return uf_fail(UF_EINVAL, "%s on PE %d: argument handle %s", call, ep->world->pe,
+                       handle->ep != ep ? "belongs to another uf_ep" : "is not open: it was freed");
+    int rc = uf_world_check(ep->world);
+    if (!rc && ep->broken)
+        rc =
+            uf_fail(ep->broken,
+                    "%s on PE %d: an earlier dispatch or combine failed half-way, so the PEs are out of step: destroy this uf_ep",
+                    call, ep->world->pe);
+    return rc;
+}
+
+int uf_ep_break(uf_ep *ep, int rc)
+{
+    if (rc && !ep->broken)
+        ep->broken = rc;
+    return rc;
+}

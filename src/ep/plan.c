@@ -1,0 +1,171 @@
+/* plan.c - where each row of a dispatch goes, and in which order the rows of a combine are added.
+ *
+ * Everything here is arithmetic on the routing table (n_tokens x top_k expert numbers): no memory is taken, nothing is sent, and the same
+ * input always gives the same answer on every PE. A token goes to a PE once, however many of its lanes name experts there;
+ * "is this the first lane of that owner?" is answered by looking back over the token's own lanes, at most 31 of them, which is
+ * cheaper than a table of PEs to clear. Expert numbers must have passed uf_ep_routing_check before any other function sees them. */
+#include "ep/plan.h"
+#include "base/error.h"
+
+enum { MAX_PES = 1024, MAX_EXPERTS = 2048, MAX_TOP_K = 32 };
+
+int uf_ep_shape_check(const uf_ep_shape *shape)
+{
+    if (shape->n_pes < 1 || shape->n_pes > MAX_PES)
+        return uf_fail(UF_EINVAL, "expert parallelism over %d PEs: 1 to %d are supported", shape->n_pes, MAX_PES);
+    if (shape->n_experts < 1 || shape->n_experts > MAX_EXPERTS)
+        return uf_fail(UF_EINVAL, "n_experts is %d: 1 to %d are supported", shape->n_experts, MAX_EXPERTS);
+    if (shape->n_experts % shape->n_pes)
+        return uf_fail(UF_EINVAL,
+                       "n_experts is %d, which is not a multiple of the %d PEs: each PE owns the same number of experts",
+                       shape->n_experts, shape->n_pes);
+    if (shape->top_k < 1 || shape->top_k > MAX_TOP_K)
+        return uf_fail(UF_EINVAL, "top_k is %d: 1 to %d are supported", shape->top_k, MAX_TOP_K);
+    if (shape->top_k > shape->n_experts)
+        return uf_fail(UF_EINVAL, "top_k is %d, but there are only %d experts", shape->top_k, shape->n_experts);
+    if (shape->max_tokens < 0)
+        return uf_fail(UF_EINVAL, "max_tokens is %d: it cannot be negative", shape->max_tokens);
+    if ((int64_t)shape->max_tokens * shape->n_pes > INT32_MAX || (int64_t)shape->max_tokens * shape->top_k > INT32_MAX)
+        return uf_fail(UF_EINVAL, "max_tokens is %d: times %d PEs and times top_k %d it must stay below 2^31", shape->max_tokens,
+                       shape->n_pes, shape->top_k);
+    return UF_OK;
+}
+
+int uf_ep_routing_find(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, uf_ep_fault *fault)
+{
+    *fault = (uf_ep_fault){UF_EP_FAULT_NONE, 0, 0, 0};
+    if (n_tokens < 0 || n_tokens > shape->max_tokens) {
+        *fault = (uf_ep_fault){UF_EP_FAULT_TOKENS, -1, -1, n_tokens};
+        return UF_EINVAL;
+    }
+    for (int i = 0; i < n_tokens; i++) {
+        const int32_t *e = experts + (size_t)i * (size_t)shape->top_k;
+        for (int j = 0; j < shape->top_k; j++) {
+            if (e[j] < -1 || e[j] >= shape->n_experts) {
+                *fault = (uf_ep_fault){UF_EP_FAULT_RANGE, i, j, e[j]};
+                return UF_EINVAL;
+            }
+            for (int l = 0; l < j && e[j] >= 0; l++)
+                if (e[l] == e[j]) {
+                    *fault = (uf_ep_fault){UF_EP_FAULT_TWICE, i, j, e[j]};
+                    return UF_EINVAL;
+                }
+        }
+    }
+    return UF_OK;
+}
+
+int uf_ep_fault_fail(const uf_ep_shape *shape, int pe, const uf_ep_fault *fault)
+{
+    switch (fault->kind) {
+    case UF_EP_FAULT_NONE:
+        return UF_OK;
+    case UF_EP_FAULT_TOKENS:
+        return uf_fail(UF_EINVAL, "PE %d has %d tokens to dispatch, but max_tokens is %d", pe, fault->value, shape->max_tokens);
+    case UF_EP_FAULT_RANGE:
+        return uf_fail(UF_EINVAL, "PE %d: token %d, lane %d names expert %d, but experts are 0 to %d, and -1 for none", pe,
+                       fault->token, fault->lane, fault->value, shape->n_experts - 1);
+    case UF_EP_FAULT_TWICE:
+        return uf_fail(UF_EINVAL, "PE %d: token %d, lane %d names expert %d a second time: a token may name an expert once", pe,
+                       fault->token, fault->lane, fault->value);
+    case UF_EP_FAULT_NULL:
+        return uf_fail(UF_EINVAL, "PE %d: %s is NULL, but there are %d tokens to dispatch", pe,
+                       fault->lane == 0 ? "x" : "experts", fault->value);
+    case UF_EP_FAULT_HANDLES:
+        return uf_fail(UF_EAGAIN, "PE %d has all %d handles open: free one with uf_ep_handle_free or raise max_handles", pe,
+                       fault->value);
+    }
+    return uf_fail(UF_EINTERNAL, "PE %d sent a fault of unknown kind %d", pe, (int)fault->kind);
+}
+
+int uf_ep_routing_check(const uf_ep_shape *shape, int pe, const int32_t *experts, int n_tokens)
+{
+    uf_ep_fault fault;
+    return uf_ep_routing_find(shape, experts, n_tokens, &fault) ? uf_ep_fault_fail(shape, pe, &fault) : UF_OK;
+}
+
+/* The PE that owns an expert. */
+static inline int owner_of(const uf_ep_shape *shape, int expert)
+{
+    return expert / (shape->n_experts / shape->n_pes);
+}
+
+/* The first lane of the token with the same owner as lane j: j itself if there is none before it. */
+static inline int first_lane(const uf_ep_shape *shape, const int32_t *e, int j)
+{
+    int owner = owner_of(shape, e[j]);
+    for (int l = 0; l < j; l++)
+        if (e[l] >= 0 && owner_of(shape, e[l]) == owner)
+            return l;
+    return j;
+}
+
+void uf_ep_plan_counts(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *rows)
+{
+    for (int d = 0; d < shape->n_pes; d++)
+        rows[d] = 0;
+    for (int i = 0; i < n_tokens; i++) {
+        const int32_t *e = experts + (size_t)i * (size_t)shape->top_k;
+        for (int j = 0; j < shape->top_k; j++)
+            if (e[j] >= 0 && first_lane(shape, e, j) == j)
+                rows[owner_of(shape, e[j])]++;
+    }
+}
+
+void uf_ep_plan_slots(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *rows, int32_t *slot)
+{
+    for (int d = 0; d < shape->n_pes; d++)
+        rows[d] = 0;
+    for (int i = 0; i < n_tokens; i++) {
+        const int32_t *e = experts + (size_t)i * (size_t)shape->top_k;
+        int32_t *out = slot + (size_t)i * (size_t)shape->top_k;
+        for (int j = 0; j < shape->top_k; j++) {
+            if (e[j] < 0) {
+                out[j] = -1;
+                continue;
+            }
+            int first = first_lane(shape, e, j);
+            out[j] = first < j ? out[first] : rows[owner_of(shape, e[j])]++;
+        }
+    }
+}
+
+void uf_ep_plan_prefix(const uf_ep_shape *shape, const int32_t *rows, int32_t *first)
+{
+    int32_t sum = 0;
+    for (int d = 0; d < shape->n_pes; d++) {
+        first[d] = sum;
+        sum += rows[d];
+    }
+}
+
+int32_t uf_ep_plan_row(const uf_ep_shape *shape, const int32_t *counts, int s, int d)
+{
+    int32_t row = 0;
+    for (int before = 0; before < s; before++)
+        row += counts[(size_t)before * (size_t)shape->n_pes + (size_t)d];
+    return row;
+}
+
+int uf_ep_plan_owners(const uf_ep_shape *shape, const int32_t *e, int *owners, int *lane)
+{
+    /* From the highest lane down: an owner's highest lane is where it is met first; what remains is to turn the list round. */
+    int n = 0;
+    for (int j = shape->top_k - 1; j >= 0; j--) {
+        if (e[j] < 0)
+            continue;
+        int owner = owner_of(shape, e[j]), k = 0;
+        while (k < n && owners[k] != owner)
+            k++;
+        if (k == n) {
+            owners[n] = owner;
+            lane[n++] = j;
+        }
+    }
+    for (int a = 0, b = n - 1; a < b; a++, b--) {
+        int o = owners[a], l = lane[a];
+        owners[a] = owners[b], lane[a] = lane[b];
+        owners[b] = o, lane[b] = l;
+    }
+    return n;
+}

@@ -1,0 +1,302 @@
+/* rail.c - rails that break (rule 16), and puts that would overlap one of our own WRs in flight (rule 11).
+ *
+ * When a rail breaks, what can be sent twice without harm is sent again over another: plain puts and gets, sequenced WRs (the
+ * receiver drops a sequence that it has seen), answers (they name their request), controls (they are cumulative). A weak add has no
+ * sequence, so it is in doubt: the flow stands still, asks its peer how many adds it has consumed, and either all came, or
+ * exactly those in doubt are missing and are sent again; anything between ends the flow with an error that names the rail.
+ * The peer tells its count only after its CQ of that rail was seen empty, and takes nothing more from that rail and peer: what it
+ * tells stays true. Sequenced WRs of a home rail wait for that answer too, so that a strong signal sent again cannot pass adds that still
+ * lie in the broken rail's CQ. Must never: send an add again whose first copy may still be consumed. */
+#include "order/internal.h"
+
+/* ---------------------------------------------------------------- overlap */
+
+static uint32_t filter_slot(uint64_t block)
+{
+    return (uint32_t)(block * 0x9e3779b97f4a7c15ull >> 58);
+}
+static_assert(UF_FILTER_SLOTS == 64, "filter_slot makes 6 bits");
+
+static uint64_t blocks(uint64_t remote, uint64_t bytes)
+{
+    return ((remote + bytes - 1) >> UF_FILTER_SHIFT) - (remote >> UF_FILTER_SHIFT) + 1;
+}
+
+static void filter_count(uf_order_flow *flow, uint64_t remote, uint64_t bytes, int by)
+{
+    uint64_t n = blocks(remote, bytes);
+    if (n > UF_FILTER_BLOCKS) {
+        flow->large += (uint32_t)by;
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        flow->filter[filter_slot((remote >> UF_FILTER_SHIFT) + i)] += (uint16_t)by;
+}
+
+void uf_order_overlap_add(uf_order *o, uf_order_flow *flow, uint32_t cookie)
+{
+    uf_order_cookie *c = &o->cookies[cookie];
+    c->prev = UF_NONE;
+    c->next = flow->wrs;
+    if (flow->wrs != UF_NONE)
+        o->cookies[flow->wrs].prev = cookie;
+    flow->wrs = cookie;
+    filter_count(flow, o->saved[cookie].remote, o->saved[cookie].bytes, 1);
+}
+
+void uf_order_overlap_remove(uf_order *o, uf_order_flow *flow, uint32_t cookie)
+{
+    uf_order_cookie *c = &o->cookies[cookie];
+    if (c->prev == UF_NONE)
+        flow->wrs = c->next;
+    else
+        o->cookies[c->prev].next = c->next;
+    if (c->next != UF_NONE)
+        o->cookies[c->next].prev = c->prev;
+    c->prev = cookie;
+    filter_count(flow, o->saved[cookie].remote, o->saved[cookie].bytes, -1);
+}
+
+/* True if a late duplicate of a WR of ours could land on [remote, remote + bytes). The registration is not compared: two may
+ * cover the same memory. */
+bool uf_order_overlaps(uf_order *o, const uf_order_flow *flow, uint64_t remote, uint64_t bytes)
+{
+    if (uf_likely(flow->wrs == UF_NONE) || uf_order_mutant(o, UF_MUTANT_11_OVERLAP))
+        return false;
+    uint64_t n = blocks(remote, bytes);
+    if (n <= UF_FILTER_BLOCKS && flow->large == 0) {
+        uint32_t hits = 0;
+        for (uint64_t i = 0; i < n; i++)
+            hits += flow->filter[filter_slot((remote >> UF_FILTER_SHIFT) + i)];
+        if (hits == 0)
+            return false;
+    }
+    for (uint32_t i = flow->wrs; i != UF_NONE; i = o->cookies[i].next) {
+        const uf_wr *wr = &o->saved[i];
+        if (remote < wr->remote + wr->bytes && wr->remote < remote + bytes) {
+            o->counters.held_overlap++;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------- replay */
+
+static void replay_push(uf_order *o, uint32_t cookie)
+{
+    uf_order_cookie *c = &o->cookies[cookie];
+    if (uf_order_mutant(o, UF_MUTANT_16_REPLAY))
+        return;
+    c->replay = UF_NONE;
+    if (o->replay_tail == UF_NONE)
+        o->replay_head = cookie;
+    else
+        o->cookies[o->replay_tail].replay = cookie;
+    o->replay_tail = cookie;
+}
+
+static bool waits_for_count(const uf_order_cookie *c)
+{
+    bool ordered = c->type == UF_WR_SEQUENCE || c->type == UF_WR_MESSAGE || c->type == UF_WR_LAST;
+    return ordered && (c->flow->stalled & UF_STALL_RAIL);
+}
+
+/* Sends lost WRs again. UF_HOLD_POST if the network refused one. */
+uf_order_hold uf_order_replay(uf_order *o)
+{
+    uf_order_hold full = UF_HOLD_GO;
+    uint32_t next = o->replay_head;
+    o->replay_head = o->replay_tail = UF_NONE;
+    while (next != UF_NONE) {
+        uint32_t index = next;
+        uf_order_cookie *c = &o->cookies[index];
+        next = c->replay;
+        if (!c->lost || c->type == UF_WR_FREE)
+            continue; /* its flow ended */
+        if (full != UF_HOLD_GO || waits_for_count(c)) {
+            replay_push(o, index);
+            continue;
+        }
+        uf_wr wr = o->saved[index];
+        wr.rail = c->flow->home;
+        wr.cookie = (uint32_t)c->generation << 16 | index;
+        int rc = o->edges.post(o->edges.arg, &wr);
+        if (rc == UF_EAGAIN) {
+            full = UF_HOLD_POST;
+            replay_push(o, index);
+        } else if (rc < 0) {
+            uf_order_end_flow(o, c->flow, rc);
+        } else {
+            o->saved[index].rail = wr.rail;
+            c->rail = (uint8_t)wr.rail;
+            c->lost = false;
+            o->counters.replayed++;
+        }
+    }
+    return full;
+}
+
+/* ---------------------------------------------------------------- counts */
+
+static void end_by_rail(uf_order *o, uf_order_flow *flow, uint32_t rail, const char *why)
+{
+    uf_fail(UF_EFABRIC,
+            "PE %u: rail %u to PE %u broke and %s, so signals to it can neither be trusted nor sent again; replace the network "
+            "card or leave it out",
+            o->config.self, rail, flow->peer, why);
+    uf_order_end_flow(o, flow, UF_EFABRIC);
+}
+
+static uf_order_hold post_count(uf_order *o, uf_order_flow *flow, uint8_t type, uint32_t rail)
+{
+    uf_order_cookie like = {.type = UF_WR_ANSWER, .entry = UF_NONE};
+    uint32_t consumed = flow->rx_imm[0] + flow->rx_imm[1] - o->config.first_sequence - flow->kind1;
+    uf_order_wire wire = {.type = type, .operand = rail, .extra = consumed};
+    return uf_order_post_message(o, flow, &wire, &like);
+}
+
+/* Asks and tells what is due. */
+uf_order_hold uf_order_count_pump(uf_order *o, uf_order_flow *flow)
+{
+    if ((flow->stalled & UF_STALL_RAIL) && !flow->count_asked) {
+        uf_order_hold hold = post_count(o, flow, UF_MSG_COUNT_ASK, flow->doubt_rail);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        flow->count_asked = true;
+    }
+    for (uint32_t rail = 0; flow->rails_tell; rail++) {
+        if (!(flow->rails_tell & 1u << rail))
+            continue;
+        uf_order_hold hold = post_count(o, flow, UF_MSG_COUNT_TELL, rail);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        flow->rails_tell &= ~(1u << rail);
+    }
+    return UF_HOLD_GO;
+}
+
+/* The peer wants to know how many adds we have: told when its rail is drained (uf_order_drained). */
+int uf_order_count_asked(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire)
+{
+    if (wire->operand >= o->config.n_rails || o->config.n_rails == 1)
+        return uf_order_garbage(o, flow, "a question about a rail that does not exist", wire, sizeof *wire);
+    uint32_t bit = 1u << wire->operand;
+    if (flow->rails_closed & bit) {
+        flow->rails_tell |= bit;
+        uf_order_activate(o, flow);
+    } else {
+        flow->rails_asked |= bit;
+        o->drains_awaited |= bit;
+    }
+    return UF_OK;
+}
+
+void uf_order_drained(uf_order *order, uint32_t rail)
+{
+    if (rail >= order->config.n_rails || uf_likely(!(order->drains_awaited & 1u << rail)))
+        return;
+    uint32_t bit = 1u << rail;
+    order->drains_awaited &= ~bit;
+    for (uint32_t i = 0; i < order->config.n_flows; i++) {
+        uf_order_flow *flow = &order->flows[i];
+        if (!(flow->rails_asked & bit) || flow->status)
+            continue;
+        flow->rails_asked &= ~bit;
+        flow->rails_closed |= bit;
+        flow->rails_tell |= bit;
+        uf_order_activate(order, flow);
+    }
+}
+
+int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire)
+{
+    if (!(flow->stalled & UF_STALL_RAIL) || wire->operand != flow->doubt_rail)
+        return UF_OK; /* told twice */
+    uint32_t missing = flow->tx_kind0 - (uint32_t)wire->extra;
+    if (missing != 0 && missing != flow->doubt) {
+        end_by_rail(o, flow, flow->doubt_rail, "only some of the signals in flight had arrived");
+        return flow->status;
+    }
+    flow->stalled &= ~(uint32_t)UF_STALL_RAIL;
+    flow->doubt = 0;
+    o->attention = true;
+    for (uint32_t i = 0; i < o->config.tx_depth; i++) {
+        uf_order_cookie *c = &o->cookies[i];
+        if (c->type != UF_WR_ADD || c->flow != flow || !c->lost)
+            continue;
+        if (missing) {
+            replay_push(o, i);
+        } else {
+            c->lost = false;
+            uf_order_sent(o, (uint32_t)c->generation << 16 | i, UF_OK);
+        }
+    }
+    return UF_OK;
+}
+
+/* ---------------------------------------------------------------- a rail breaks */
+
+static void control_again(uf_order *o, uint32_t cookie)
+{
+    uf_order_flow *flow = o->cookies[cookie].flow;
+    uint32_t imm = o->saved[cookie].imm;
+    if (!o->config.immediates) {
+        uf_order_wire wire;
+        uf_wire_decode(o->saved[cookie].message, &wire);
+        imm = (uint32_t)wire.operand;
+    }
+    uint32_t type = uf_imm_type(imm);
+    if (type != UF_CONTROL_QUIET || flow->asking)
+        flow->control |= 1u << type;
+    uf_order_cookie_free(o, cookie);
+    uf_order_activate(o, flow);
+}
+
+static void lose(uf_order *o, uint32_t cookie, uint32_t rail)
+{
+    uf_order_cookie *c = &o->cookies[cookie];
+    o->lost++;
+    c->generation++; /* a CQE of the lost WR must not be taken for that of its replay */
+    c->lost = true;
+    if (c->type == UF_WR_CONTROL) {
+        control_again(o, cookie);
+    } else if (c->type == UF_WR_ADD && !uf_order_mutant(o, UF_MUTANT_16_DOUBT)) {
+        c->flow->doubt++;
+        c->flow->doubt_rail = rail;
+    } else {
+        replay_push(o, cookie);
+    }
+}
+
+int uf_order_fail_rail(uf_order *order, uint32_t rail)
+{
+    if (rail >= order->config.n_rails)
+        return uf_fail(UF_EINVAL, "PE %u: there is no rail %u; there are %u", order->config.self, rail, order->config.n_rails);
+    if (!(order->rails_alive & 1u << rail))
+        return UF_OK;
+    order->rails_alive &= ~(1u << rail);
+    order->attention = true;
+    uint32_t home = order->rails_alive ? (uint32_t)__builtin_ctz(order->rails_alive) : 0;
+    for (uint32_t i = 0; i < order->config.n_flows; i++) {
+        uf_order_flow *flow = &order->flows[i];
+        if (flow->status)
+            continue;
+        uint32_t sent = flow->tx_imm[0] + flow->tx_imm[1] + flow->tx_msg[0] + flow->tx_msg[1];
+        if (!order->rails_alive)
+            end_by_rail(order, flow, rail, "was the last one");
+        else if (!order->config.imm_placed && sent != flow->receipted_sum)
+            end_by_rail(order, flow, rail, "its completions do not prove arrival");
+        if (flow->status || flow->home != rail)
+            continue;
+        flow->home = (uint16_t)home;
+        flow->doubt_rail = rail;
+        flow->count_asked = false;
+        flow->stalled |= UF_STALL_RAIL;
+        uf_order_activate(order, flow);
+    }
+    for (uint32_t i = 0; i < order->config.tx_depth; i++)
+        if (order->cookies[i].type != UF_WR_FREE && order->cookies[i].rail == rail)
+            lose(order, i, rail);
+    return UF_OK;
+}

@@ -1,0 +1,92 @@
+/* receipt.c - receipts: how a sender learns that what it sent is applied (rule 9).
+ *
+ * A flow counts what it sends by one receipt bit. Quiet sends {bit, number} and flips the bit; the peer answers when as many with
+ * that bit are applied. A bare total would be wrong, since newer signals may overtake older ones and stand in for them. At most
+ * one receipt is outstanding, so two bits are enough: when bit b is used again, everything that had b before is applied. Here the
+ * epochs are 64-bit numbers; only their lowest bit travels. Numbers are cumulative over all epochs of a bit, modulo the
+ * field of the control, so a request that is sent again (rule 16) is the same request.
+ * A receipt also proves that everything it covers was consumed: both sides move their credits by it, which saves control writes. */
+#include "order/internal.h"
+
+/* ---------------------------------------------------------------- the side that asks */
+
+void uf_order_receipt_want(uf_order *o, uf_order_flow *flow, uint64_t epoch)
+{
+    if (epoch > flow->wanted)
+        flow->wanted = epoch;
+    uf_order_receipt_start(o, flow);
+}
+
+/* Asks for the open epoch if somebody wants it and no other receipt is outstanding. */
+void uf_order_receipt_start(uf_order *o, uf_order_flow *flow)
+{
+    if (flow->asking || flow->wanted < flow->epoch || flow->status)
+        return;
+    uint32_t bit = (uint32_t)(flow->epoch & 1);
+    flow->asking = flow->epoch;
+    flow->flip_number = (flow->tx_imm[bit] + flow->tx_msg[bit]) & UF_IMM_VALUE_MASK;
+    flow->flip_imm = flow->tx_imm[0] + flow->tx_imm[1];
+    flow->flip_msg = flow->tx_msg[0] + flow->tx_msg[1];
+    if (uf_order_mutant(o, UF_MUTANT_9_TOTAL))
+        flow->flip_number = (flow->flip_imm + flow->flip_msg) & UF_IMM_VALUE_MASK;
+    flow->epoch++;
+    o->outstanding++;
+    uf_order_control_set(o, flow, UF_CONTROL_QUIET);
+}
+
+int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number)
+{
+    /* A receipt written again after a rail broke may come twice; its number tells. */
+    if (!flow->asking || (flow->asking & 1) != bit || flow->flip_number != number)
+        return UF_OK;
+    flow->receipted = flow->asking;
+    flow->asking = 0;
+    flow->receipted_sum = flow->flip_imm + flow->flip_msg;
+    o->outstanding--;
+    o->counters.receipts++;
+    if (uf_order_before(flow->imm_limit, flow->flip_imm + o->config.credits))
+        flow->imm_limit = flow->flip_imm + o->config.credits;
+    if (uf_order_before(flow->msg_limit, flow->flip_msg + o->general))
+        flow->msg_limit = flow->flip_msg + o->general;
+    uf_order_receipt_start(o, flow);
+    o->attention = true;
+    return UF_OK;
+}
+
+/* ---------------------------------------------------------------- the side that answers */
+
+void uf_order_quiet_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number)
+{
+    flow->ask_number[bit] = number;
+    flow->asked |= 1u << bit;
+    uf_order_receipt_check(o, flow, bit);
+}
+
+/* Something with `bit` was applied: is that all the peer asked about? */
+void uf_order_receipt_check(uf_order *o, uf_order_flow *flow, uint32_t bit)
+{
+    if (!(flow->asked & 1u << bit))
+        return;
+    uint32_t applied = flow->rx_imm[bit] + flow->rx_msg[bit];
+    if (uf_order_mutant(o, UF_MUTANT_9_ARRIVED))
+        applied = flow->rx_imm[bit] + flow->arrived[bit];
+    bool all = ((applied ^ flow->ask_number[bit]) & UF_IMM_VALUE_MASK) == 0;
+    if (uf_order_mutant(o, UF_MUTANT_9_TOTAL)) {
+        uint32_t total = flow->rx_imm[0] + flow->rx_imm[1] + flow->rx_msg[0] + flow->rx_msg[1];
+        all = ((total - flow->ask_number[bit]) & UF_IMM_VALUE_MASK) < UF_IMM_VALUE_MASK / 2;
+    }
+    if (!all)
+        return;
+    flow->asked &= ~(1u << bit);
+    flow->receipt_bit = bit;
+    flow->receipt_number = flow->ask_number[bit];
+    /* What the receipt covers is consumed, and the sender will know it. */
+    flow->closed_imm[bit] = flow->rx_imm[bit];
+    flow->closed_msg[bit] = flow->rx_msg[bit];
+    uint32_t imm = flow->closed_imm[0] + flow->closed_imm[1], msg = flow->closed_msg[0] + flow->closed_msg[1];
+    if (uf_order_before(flow->imm_told, imm))
+        flow->imm_told = imm;
+    if (uf_order_before(flow->msg_told, msg))
+        flow->msg_told = msg;
+    uf_order_control_set(o, flow, UF_CONTROL_RECEIPT);
+}

@@ -1,0 +1,652 @@
+/* sender.c - operations that cannot go out as one WR at once: what form they take, what holds them and why.
+ *
+ * A lane has three queues. `queue` is in order of submission and stops at the first operation that something holds. A signal
+ * that must wait for CQEs (strong after what has no sequence, settled, or too many parts) leaves it for `held`, so that nothing else waits
+ * for it; when its CQEs are in it moves to `ready`, which only needs window and credits. Strong signals keep their order
+ * through `held` and `ready`; weak ones leave `held` as their own CQEs come. Every reason to stop is a uf_order_hold; the functions
+ * here return it upwards, and progress tries again after each event that may have lifted it.
+ * Must never: take a sequence before the post succeeded, or let one lane's hold stop another's. */
+#include "order/internal.h"
+
+enum { PUMP_OPS = 16 }; /* operations of a lane in one turn: then others have theirs */
+
+/* ---------------------------------------------------------------- slots for answers */
+
+uf_order_slot *uf_order_slot_of(uf_order *o, const uf_order_flow *flow, uint32_t slot)
+{
+    return &o->slots[(size_t)uf_order_flow_index(o, flow) * o->answers + slot];
+}
+
+static void slot_take(uf_order *o, uf_order_flow *flow, const uf_order_slot *slot)
+{
+    uint32_t index = flow->slot_free;
+    uf_order_slot *s = uf_order_slot_of(o, flow, index);
+    flow->slot_free = s->next;
+    *s = *slot;
+    flow->slots_used++;
+    o->outstanding++;
+}
+
+void uf_order_slot_give(uf_order *o, uf_order_flow *flow, uint32_t slot)
+{
+    uf_order_slot *s = uf_order_slot_of(o, flow, slot);
+    s->type = UF_SLOT_FREE;
+    s->next = flow->slot_free;
+    flow->slot_free = slot;
+    flow->slots_used--;
+    o->outstanding--;
+    o->attention = true;
+}
+
+/* A request with nobody's operation behind it. */
+uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_wire *wire, const uf_order_slot *slot)
+{
+    if (flow->slot_free == UF_NONE)
+        return UF_HOLD_SLOT;
+    uf_order_cookie like = {.type = UF_WR_REQUEST, .entry = UF_NONE};
+    wire->aux = (uint16_t)flow->slot_free;
+    uf_order_hold hold = uf_order_post_message(o, flow, wire, &like);
+    if (hold == UF_HOLD_GO)
+        slot_take(o, flow, slot);
+    return hold;
+}
+
+/* ---------------------------------------------------------------- entries */
+
+static uint32_t entry_new(uf_order *o, uf_order_lane *lane, const uf_order_op *op)
+{
+    uf_order_flow *flow = lane->flow;
+    uint32_t index = o->entry_free;
+    /* Places are shared so that flows which do not move always leave one for the next: no flow holds more than is free. */
+    if (index == UF_NONE || (flow->queued >= o->entries_free && !uf_order_mutant(o, UF_MUTANT_10_HOG)))
+        return UF_NONE;
+    uf_order_entry *e = &o->entries[index];
+    o->entry_free = e->next;
+    o->entries_free--;
+    flow->queued++;
+    uint64_t used = o->config.queue_ops - o->entries_free;
+    if (used > o->counters.max_queue)
+        o->counters.max_queue = used;
+    *e = (uf_order_entry){.op = *op, .lane = lane, .batch = (uint8_t)(lane->newest & (UF_BATCHES - 1))};
+    e->strong = uf_order_is_signal(op) && (op->flags & UF_STRONG);
+    if (op->kind != UF_ORDER_GET)
+        e->fence = lane->fence;
+    uf_order_batch *b = &lane->batch[e->batch];
+    b->open++;
+    b->waiting++;
+    return index;
+}
+
+void uf_order_entry_free(uf_order *o, uint32_t entry)
+{
+    uf_order_entry *e = &o->entries[entry];
+    e->lane->flow->queued--;
+    e->lane = NULL;
+    e->next = o->entry_free;
+    o->entry_free = entry;
+    o->entries_free++;
+}
+
+/* Nothing of it is left to post. */
+static void entry_left(uf_order *o, uf_order_queue *from, uint32_t entry)
+{
+    uf_order_entry *e = &o->entries[entry];
+    uf_order_lane *lane = e->lane;
+    uf_order_batch *b = &lane->batch[e->batch];
+    uf_order_queue_remove(o, from, entry);
+    e->left = true;
+    b->open--;
+    b->waiting--;
+    if (b->waiting == 0)
+        uf_order_lane_want(o, lane);
+    if (e->wrs)
+        return;
+    uint64_t user = e->op.user;
+    bool fetch = e->op.kind == UF_ORDER_ATOMIC && e->op.op >= UF_ATOMIC_FETCH;
+    uf_order_entry_free(o, entry);
+    if (user && !fetch)
+        o->edges.done(o->edges.arg, user, UF_OK, 0);
+}
+
+/* A WR that named the entry has its CQE. */
+void uf_order_entry_sent(uf_order *o, uint32_t entry)
+{
+    uf_order_entry *e = &o->entries[entry];
+    if (--e->wrs || !e->data_done)
+        return;
+    if (e->held && !e->strong) {
+        /* Settled: it only waited for its own CQEs. */
+        uf_order_queue_remove(o, &e->lane->held, entry);
+        uf_order_queue_push(o, &e->lane->ready, entry);
+        e->held = false;
+    }
+    if (!e->left && e->op.kind != UF_ORDER_PUT_SIGNAL)
+        return;
+    uint64_t user = e->op.user;
+    e->op.user = 0;
+    if (e->left)
+        uf_order_entry_free(o, entry);
+    if (user)
+        o->edges.done(o->edges.arg, user, UF_OK, 0);
+}
+
+/* ---------------------------------------------------------------- what a sequence needs */
+
+static uf_order_hold ask_grant(uf_order *o, uf_order_lane *lane)
+{
+    if (lane->grant == UF_GRANT_ASKED)
+        return UF_HOLD_GRANT;
+    uf_order_wire wire = {.type = UF_MSG_LANE_OPEN,
+                          .address = lane->index | (uint64_t)lane->opened << 32,
+                          .operand = lane->window,
+                          .extra = lane->sequence};
+    uf_order_slot slot = {.type = UF_SLOT_OPEN, .lane = lane};
+    uf_order_hold hold = uf_order_post_request(o, lane->flow, &wire, &slot);
+    if (hold != UF_HOLD_GO)
+        return hold;
+    lane->grant = UF_GRANT_ASKED;
+    o->counters.grants++;
+    return UF_HOLD_GRANT;
+}
+
+static uf_order_hold sequence_room(uf_order *o, uf_order_lane *lane)
+{
+    if (uf_unlikely(lane->grant != UF_GRANT_GIVEN))
+        return ask_grant(o, lane);
+    return uf_order_window_room(o, lane) ? UF_HOLD_GO : UF_HOLD_WINDOW;
+}
+
+/* ---------------------------------------------------------------- forms */
+
+static uint64_t parts_of(const uf_order *o, uint64_t bytes)
+{
+    return bytes / o->config.max_message + (bytes % o->config.max_message != 0);
+}
+
+/* What has no sequence and no CQE, or signals that have not left: a strong signal must come after them. */
+static bool must_hold(const uf_order *o, const uf_order_lane *lane)
+{
+    if (uf_order_mutant(o, UF_MUTANT_6_STRONG))
+        return false;
+    return lane->plain || lane->plain_epoch > lane->flow->receipted || lane->held.head != UF_NONE ||
+           lane->ready.head != UF_NONE;
+}
+
+/* Chosen when the operation is first in its queue and its fence is over, so by what is outstanding then. */
+static uf_order_form choose_form(const uf_order *o, const uf_order_lane *lane, const uf_order_entry *e)
+{
+    const uf_order_op *op = &e->op;
+    switch (op->kind) {
+    case UF_ORDER_GET:
+        return UF_FORM_GET;
+    case UF_ORDER_PUT:
+        return lane->ordered ? UF_FORM_SEQUENCED : UF_FORM_PLAIN;
+    case UF_ORDER_PUT_SIGNAL:
+        break;
+    default: /* atomics, and signals alone */
+        return uf_order_is_signal(op) && !e->strong && uf_order_fits_immediate(o, lane, op) ? UF_FORM_ADD : UF_FORM_MESSAGE;
+    }
+    if (!e->strong && uf_order_fits_immediate(o, lane, op))
+        return UF_FORM_ADD;
+    if (op->bytes == 0)
+        return UF_FORM_MESSAGE;
+    bool after = op->flags & UF_SETTLED || !o->config.immediates || parts_of(o, op->bytes) > lane->window;
+    /* A strong signal that has to wait for CQEs anyway lets its put go as cheaply as any. */
+    if (after || (e->strong && !lane->ordered && must_hold(o, lane)))
+        return UF_FORM_AFTER;
+    return UF_FORM_SEQUENCED;
+}
+
+/* ---------------------------------------------------------------- data */
+
+static const uf_order_wr_type type_of_form[] = {
+    [UF_FORM_PLAIN] = UF_WR_PLAIN,
+    [UF_FORM_AFTER] = UF_WR_PLAIN,
+    [UF_FORM_SEQUENCED] = UF_WR_SEQUENCE,
+    [UF_FORM_GET] = UF_WR_READ,
+};
+
+/* Hands over the parts of a put or get. */
+static uf_order_hold data_step(uf_order *o, uf_order_lane *lane, uint32_t entry)
+{
+    uf_order_entry *e = &o->entries[entry];
+    uf_order_flow *flow = lane->flow;
+    uf_order_wr_type type = type_of_form[e->form];
+    bool told = e->op.user || e->form == UF_FORM_AFTER;
+    while (e->posted < e->op.bytes) {
+        uf_order_part part = {e->posted, e->op.bytes - e->posted};
+        if (part.bytes > o->config.max_message)
+            part.bytes = o->config.max_message;
+        uf_order_cookie like = {
+            .lane = lane, .entry = told ? entry : UF_NONE, .sequence = lane->sequence, .type = (uint8_t)type, .batch = e->batch};
+        if (type == UF_WR_SEQUENCE) {
+            uf_order_hold hold = sequence_room(o, lane);
+            if (hold != UF_HOLD_GO)
+                return hold;
+            if (!uf_order_before(flow->tx_imm[0] + flow->tx_imm[1], flow->imm_limit) && !uf_order_mutant(o, UF_MUTANT_8_IMM))
+                return UF_HOLD_CREDITS;
+        }
+        uf_order_hold hold = uf_order_post_data(o, lane, &e->op, &part, &like);
+        if (hold != UF_HOLD_GO) {
+            if (uf_order_mutant(o, UF_MUTANT_2_REFUSED) && hold == UF_HOLD_POST && type == UF_WR_SEQUENCE)
+                lane->sequence++;
+            return hold;
+        }
+        if (e->posted == 0)
+            e->first = (uint16_t)like.sequence;
+        e->parts++;
+        e->wrs += told;
+        e->posted += part.bytes;
+    }
+    e->data_done = true;
+    return UF_HOLD_GO;
+}
+
+/* ---------------------------------------------------------------- signals and atomics as messages */
+
+static void message_of(const uf_order_lane *lane, const uf_order_entry *e, uint32_t sequence, uf_order_wire *wire)
+{
+    const uf_order_op *op = &e->op;
+    *wire = (uf_order_wire){.type = UF_MSG_SIGNAL,
+                            .op = (uint8_t)(op->op | (op->indexed ? UF_MSG_INDEXED : 0)),
+                            .lane = lane->id,
+                            .seq = (uint16_t)sequence,
+                            .address = op->signal_address,
+                            .operand = op->operand};
+    if (op->kind == UF_ORDER_ATOMIC) {
+        wire->type = UF_MSG_ATOMIC;
+        wire->op |= op->width == 4 ? UF_MSG_WIDTH4 : 0;
+        wire->aux = (uint16_t)lane->flow->slot_free;
+        wire->extra = op->compare;
+        return;
+    }
+    if (e->strong)
+        wire->op |= UF_MSG_STRONG;
+    else if (e->form == UF_FORM_SEQUENCED && e->op.op == UF_ATOMIC_ADD) {
+        /* Others are applied by the cursor, which covers their parts. */
+        wire->aux = e->parts;
+        wire->extra = e->first;
+    }
+}
+
+static uf_order_hold message_step(uf_order *o, uf_order_lane *lane, uint32_t entry, bool was_held)
+{
+    uf_order_entry *e = &o->entries[entry];
+    uf_order_flow *flow = lane->flow;
+    bool fetch = e->op.kind == UF_ORDER_ATOMIC && e->op.op >= UF_ATOMIC_FETCH;
+    uf_order_hold hold = sequence_room(o, lane);
+    if (hold != UF_HOLD_GO)
+        return hold;
+    if (fetch && flow->slot_free == UF_NONE)
+        return UF_HOLD_SLOT;
+    /* With no data to wait for, the message's own CQE tells the user; a fetch is told by its reply. */
+    bool told = e->op.user && !fetch && e->op.bytes == 0;
+    uint32_t sequence = lane->sequence;
+    if (was_held && uf_order_mutant(o, UF_MUTANT_13_OWNERS))
+        sequence = lane->sequence_other++;
+    uf_order_wire wire;
+    message_of(lane, e, sequence, &wire);
+    uf_order_cookie like = {
+        .lane = lane, .entry = told ? entry : UF_NONE, .sequence = sequence, .type = UF_WR_MESSAGE, .batch = e->batch};
+    hold = uf_order_post_message(o, flow, &wire, &like);
+    if (hold != UF_HOLD_GO) {
+        if (uf_order_mutant(o, UF_MUTANT_2_REFUSED) && hold == UF_HOLD_POST)
+            lane->sequence++;
+        return hold;
+    }
+    e->wrs += told;
+    if (fetch) {
+        uf_order_slot slot = {.type = UF_SLOT_FETCH,
+                              .lane = lane,
+                              .user = e->op.user,
+                              .sequence = (uint16_t)sequence,
+                              .id = lane->id,
+                              .batch = e->batch};
+        lane->batch[e->batch].open++;
+        slot_take(o, flow, &slot);
+    }
+    return UF_HOLD_GO;
+}
+
+/* ---------------------------------------------------------------- one operation */
+
+/* Sets a signal aside until CQEs are in; true if it has to be. */
+static bool set_aside(uf_order *o, uf_order_lane *lane, uint32_t entry)
+{
+    uf_order_entry *e = &o->entries[entry];
+    bool own = e->form == UF_FORM_AFTER && e->wrs;
+    if (!own && !(e->strong && must_hold(o, lane)))
+        return false;
+    if (e->strong) {
+        uf_order_lane_boundary(o, lane, lane->plain_epoch > lane->flow->receipted, &e->boundary);
+        o->counters.held_strong++;
+    }
+    uf_order_queue_remove(o, &lane->queue, entry);
+    uf_order_queue_push(o, &lane->held, entry);
+    e->held = true;
+    return true;
+}
+
+/* Takes the first operation of `queue` as far as it goes. UF_HOLD_GO: it left the queue. */
+static uf_order_hold advance(uf_order *o, uf_order_lane *lane, uint32_t entry)
+{
+    uf_order_entry *e = &o->entries[entry];
+    if (e->form == UF_FORM_NEW) {
+        if (e->fence && !uf_order_lane_done_there(lane, e->fence)) {
+            if (e->op.kind != UF_ORDER_SIGNAL && !uf_order_mutant(o, UF_MUTANT_7_FENCE))
+                return UF_HOLD_FENCE;
+            if (e->op.kind == UF_ORDER_SIGNAL && !uf_order_mutant(o, UF_MUTANT_7_BARE))
+                e->strong = true; /* after everything before the fence, and nothing waits here */
+        }
+        e->form = choose_form(o, lane, e);
+    }
+    if (e->form == UF_FORM_ADD) {
+        uf_order_hold hold = uf_order_post_add(o, lane, &e->op, e->batch, e->op.user ? entry : UF_NONE);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        e->wrs += e->op.user != 0;
+        e->data_done = true;
+        entry_left(o, &lane->queue, entry);
+        return UF_HOLD_GO;
+    }
+    if (!e->data_done && e->form == UF_FORM_MESSAGE)
+        e->data_done = true;
+    if (!e->data_done) {
+        uf_order_hold hold = data_step(o, lane, entry);
+        if (hold != UF_HOLD_GO)
+            return hold;
+    }
+    if (uf_order_is_signal(&e->op) || e->op.kind == UF_ORDER_ATOMIC) {
+        if (set_aside(o, lane, entry))
+            return UF_HOLD_GO;
+        uf_order_hold hold = message_step(o, lane, entry, false);
+        if (hold != UF_HOLD_GO)
+            return hold;
+    }
+    entry_left(o, &lane->queue, entry);
+    return UF_HOLD_GO;
+}
+
+/* ---------------------------------------------------------------- one lane */
+
+/* Strong signals whose CQEs are in become ready, in order. Weak ones left by themselves (uf_order_entry_sent). */
+static void promote(uf_order *o, uf_order_lane *lane)
+{
+    while (lane->held.head != UF_NONE) {
+        uint32_t entry = lane->held.head;
+        uf_order_entry *e = &o->entries[entry];
+        if (!e->strong || !uf_order_lane_no_plain(o, lane, e->boundary))
+            return;
+        uf_order_queue_remove(o, &lane->held, entry);
+        uf_order_queue_push(o, &lane->ready, entry);
+        e->held = false;
+    }
+}
+
+static void count_hold(uf_order *o, uf_order_lane *lane, uf_order_hold hold)
+{
+    if (lane->cause == hold)
+        return;
+    lane->cause = (uint8_t)hold;
+    switch (hold) {
+    case UF_HOLD_FENCE:
+        o->counters.held_fence++;
+        return;
+    case UF_HOLD_WINDOW:
+        o->counters.waited_window++;
+        return;
+    case UF_HOLD_CREDITS:
+        o->counters.waited_credits++;
+        return;
+    case UF_HOLD_MESSAGES:
+        o->counters.waited_messages++;
+        return;
+    case UF_HOLD_POST:
+    case UF_HOLD_COOKIE:
+        o->counters.waited_post++;
+        return;
+    default:
+        return;
+    }
+}
+
+/* Weak operations that need no sequence may pass a head that waits for what they do not need. */
+static bool may_pass(uf_order_hold hold)
+{
+    return hold == UF_HOLD_GRANT || hold == UF_HOLD_WINDOW || hold == UF_HOLD_MESSAGES || hold == UF_HOLD_SLOT;
+}
+
+static bool has_work(const uf_order_lane *lane)
+{
+    return lane->queue.head != UF_NONE || lane->ready.head != UF_NONE || lane->held.head != UF_NONE;
+}
+
+/* A put took some of its sequences: its own and its signal's must follow one another. */
+static bool midway(const uf_order *o, const uf_order_lane *lane)
+{
+    if (lane->queue.head == UF_NONE)
+        return false;
+    const uf_order_entry *e = &o->entries[lane->queue.head];
+    return e->form == UF_FORM_SEQUENCED && e->posted;
+}
+
+/* Posts what it can of one lane. What stopped it, UF_HOLD_GO if its queues are empty or it has had its turn. */
+uf_order_hold uf_order_pump_lane(uf_order *o, uf_order_lane *lane, uint32_t *posted)
+{
+    uf_order_hold stop = UF_HOLD_GO;
+    uint32_t left = PUMP_OPS;
+    uf_order_lane_retire(o, lane);
+    promote(o, lane);
+    while (lane->ready.head != UF_NONE && left && !midway(o, lane)) {
+        uint32_t entry = lane->ready.head;
+        uf_order_hold hold = message_step(o, lane, entry, true);
+        if (hold != UF_HOLD_GO) {
+            stop = hold;
+            break;
+        }
+        entry_left(o, &lane->ready, entry);
+        left--;
+        ++*posted;
+    }
+    if (stop == UF_HOLD_FAILED)
+        return stop;
+    bool full = stop == UF_HOLD_POST || stop == UF_HOLD_COOKIE;
+    uf_order_hold head = UF_HOLD_GO;
+    while (lane->queue.head != UF_NONE && left && !full) {
+        head = advance(o, lane, lane->queue.head);
+        if (head != UF_HOLD_GO)
+            break;
+        left--;
+        ++*posted;
+    }
+    if (lane->flow->status)
+        return UF_HOLD_FAILED;
+    promote(o, lane);
+    if (head != UF_HOLD_GO)
+        stop = head;
+    count_hold(o, lane, stop);
+    lane->detour = lane->queue.head != UF_NONE && !may_pass(head);
+    if ((left == 0 && has_work(lane)) || (stop == UF_HOLD_GO && lane->ready.head != UF_NONE))
+        o->attention = true;
+    return stop;
+}
+
+static void lane_activate(uf_order *o, uf_order_lane *lane)
+{
+    uf_order_flow *flow = lane->flow;
+    if (!lane->active) {
+        lane->active = true;
+        lane->next_active = UF_NONE;
+        if (flow->lanes_active_tail == UF_NONE)
+            flow->lanes_active_head = lane->index;
+        else
+            o->lanes[flow->lanes_active_tail].next_active = lane->index;
+        flow->lanes_active_tail = lane->index;
+    }
+    uf_order_activate(o, flow);
+}
+
+void uf_order_lane_deactivate(uf_order *o, uf_order_lane *lane)
+{
+    uf_order_flow *flow = lane->flow;
+    uint32_t before = UF_NONE;
+    if (!lane->active)
+        return;
+    lane->active = false;
+    for (uint32_t i = flow->lanes_active_head; i != lane->index; i = o->lanes[i].next_active)
+        before = i;
+    if (before == UF_NONE)
+        flow->lanes_active_head = lane->next_active;
+    else
+        o->lanes[before].next_active = lane->next_active;
+    if (flow->lanes_active_tail == lane->index)
+        flow->lanes_active_tail = before;
+}
+
+/* `tried`: what held it on the direct way, UF_HOLD_RAIL if it was not tried there. */
+int uf_order_enqueue(uf_order *o, uf_order_lane *lane, const uf_order_op *op, uf_order_hold tried)
+{
+    uf_order_flow *flow = lane->flow;
+    if (op->bytes == 0 && op->user == 0 && (op->kind == UF_ORDER_PUT || op->kind == UF_ORDER_GET))
+        return UF_OK;
+    uint32_t entry = entry_new(o, lane, op);
+    if (entry == UF_NONE)
+        return UF_EAGAIN;
+    uf_order_entry *e = &o->entries[entry];
+    if (op->kind == UF_ORDER_SIGNAL || op->kind == UF_ORDER_ATOMIC)
+        e->op.bytes = 0;
+    bool first = lane->queue.head == UF_NONE;
+    uf_order_queue_push(o, &lane->queue, entry);
+    uint32_t posted = 0;
+    /* `done` is never called from within submit, so what is complete without a WR waits for progress. */
+    bool empty = op->bytes == 0 && (op->kind == UF_ORDER_PUT || op->kind == UF_ORDER_GET);
+    if (first)
+        lane->detour = true;
+    if (first && tried == UF_HOLD_RAIL && flow->stalled == 0 && !empty && uf_order_pump_lane(o, lane, &posted) == UF_HOLD_FAILED)
+        return flow->status;
+    if (has_work(lane))
+        lane_activate(o, lane);
+    return UF_OK;
+}
+
+/* ---------------------------------------------------------------- progress */
+
+typedef struct list {
+    uint32_t head, tail;
+} list;
+
+static void lane_append(uf_order *o, list *l, uint32_t lane)
+{
+    o->lanes[lane].next_active = UF_NONE;
+    if (l->tail == UF_NONE)
+        l->head = lane;
+    else
+        o->lanes[l->tail].next_active = lane;
+    l->tail = lane;
+}
+
+/* A turn for each lane of the flow. Those that could not move keep their places in front: they are first when there is room. */
+static uf_order_hold pump_lanes(uf_order *o, uf_order_flow *flow, uint32_t *posted)
+{
+    list stuck = {UF_NONE, UF_NONE}, moved = {UF_NONE, UF_NONE};
+    uf_order_hold worst = UF_HOLD_GO;
+    uint32_t next = flow->lanes_active_head;
+    while (next != UF_NONE) {
+        uint32_t index = next;
+        uf_order_lane *lane = &o->lanes[index];
+        uint32_t before = *posted;
+        next = lane->next_active;
+        bool full = worst == UF_HOLD_POST || worst == UF_HOLD_COOKIE;
+        uf_order_hold hold = full ? worst : uf_order_pump_lane(o, lane, posted);
+        if (hold == UF_HOLD_FAILED)
+            return hold;
+        if (hold == UF_HOLD_CREDITS)
+            flow->stalled |= UF_STALL_CREDITS;
+        if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
+            worst = hold;
+        if (!has_work(lane))
+            lane->active = false;
+        else
+            lane_append(o, *posted == before ? &stuck : &moved, index);
+    }
+    if (stuck.head == UF_NONE) {
+        stuck = moved;
+    } else if (moved.head != UF_NONE) {
+        o->lanes[stuck.tail].next_active = moved.head;
+        stuck.tail = moved.tail;
+    }
+    flow->lanes_active_head = stuck.head;
+    flow->lanes_active_tail = stuck.tail;
+    return worst;
+}
+
+static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *posted)
+{
+    flow->stalled &= ~(uint32_t)(UF_STALL_CREDITS | UF_STALL_POST);
+    uf_order_hold hold = uf_order_control_pump(o, flow);
+    if (hold == UF_HOLD_GO)
+        hold = uf_order_answers_pump(o, flow);
+    if (hold == UF_HOLD_GO)
+        hold = uf_order_count_pump(o, flow);
+    if (hold == UF_HOLD_GO && !(flow->stalled & UF_STALL_RAIL))
+        hold = pump_lanes(o, flow, posted);
+    if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
+        flow->stalled |= UF_STALL_POST;
+    return hold;
+}
+
+static bool flow_has_work(const uf_order_flow *flow)
+{
+    return !flow->status && (flow->control || flow->answers_head != UF_NONE || flow->lanes_active_head != UF_NONE ||
+                             flow->rails_tell || (flow->stalled & UF_STALL_RAIL));
+}
+
+/* Puts flows in front of those that are active. */
+static void requeue(uf_order *o, list flows)
+{
+    if (flows.head == UF_NONE)
+        return;
+    o->flows[flows.tail].next_active = o->active_head;
+    if (o->active_tail == UF_NONE)
+        o->active_tail = flows.tail;
+    o->active_head = flows.head;
+}
+
+int uf_order_progress(uf_order *order)
+{
+    if (!order->attention)
+        return 0;
+    order->attention = false;
+    uint64_t before = order->counters.data_wrs + order->counters.message_wrs + order->counters.control_wrs;
+    uf_order_hold full = uf_order_replay(order);
+    uint32_t stuck = UF_NONE, stuck_tail = UF_NONE, moved = UF_NONE, moved_tail = UF_NONE;
+    uint32_t next = order->active_head;
+    /* What joins while this runs goes behind, and is looked at in the next call. */
+    order->active_head = order->active_tail = UF_NONE;
+    order->n_active = 0;
+    while (next != UF_NONE) {
+        uf_order_flow *flow = &order->flows[next];
+        uint32_t index = next, posted = 0;
+        next = flow->next_active;
+        uf_order_hold hold = pump_flow(order, flow, &posted);
+        if (hold == UF_HOLD_POST)
+            full = hold;
+        if (!flow_has_work(flow)) {
+            flow->active = 0;
+            continue;
+        }
+        uint32_t *head = posted ? &moved : &stuck, *tail = posted ? &moved_tail : &stuck_tail;
+        flow->next_active = UF_NONE;
+        if (*tail == UF_NONE)
+            *head = index;
+        else
+            order->flows[*tail].next_active = index;
+        *tail = index;
+        order->n_active++;
+    }
+    requeue(order, (list){moved, moved_tail});
+    requeue(order, (list){stuck, stuck_tail});
+    if (full == UF_HOLD_POST)
+        order->attention = true;
+    return (int)(order->counters.data_wrs + order->counters.message_wrs + order->counters.control_wrs - before);
+}

@@ -1,0 +1,167 @@
+/* core_fibers.c - runs the suite in virtual time over the adversarial network: each seed is one exact run.
+ *
+ * The seed chooses the turns of the PEs, every movement of the network, the number of PEs and how scarce the library's own
+ * resources are. A failure prints the command that repeats it. After each run the network is asked whether any rule of fabric.h was broken and
+ * whether anything was lost; both fail the run, whatever the tests said. */
+#include "engine/driver.h"
+#include "multi/core_runner.h"
+#include "multi/core_suite.h"
+#include "support/shuffle_fabric.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PES = 8, WIRES = 3, STEP_NS = 1000 };
+
+#define VIRTUAL_LIMIT_NS UINT64_C(60000000000)
+
+typedef struct scene {
+    const runner_options *options;
+    const char *profile;
+    uint64_t seed;
+    int n;
+    uf_fibers *fibers;
+    uf_group *group;
+    uf_shuffle_wire *wire[WIRES];
+    int failures;
+    suite_result result;
+} scene;
+
+typedef struct actor {
+    scene *scene;
+    int pe;
+} actor;
+
+static void run_pe(void *arg)
+{
+    actor *a = arg;
+    scene *s = a->scene;
+    suite_result result;
+    suite_place place = {
+        .pe = a->pe,
+        .n = s->n,
+        .group = s->group,
+        .driver = uf_fibers_driver(s->fibers),
+        .fabric_ops = &uf_shuffle_fabric,
+        .fabric_arg = s->wire[0],
+        .more_fabric_args = {s->wire[1], s->wire[2]},
+        .seed = s->seed,
+        .small = true,
+        .single_thread = true,
+        .inline_progress = true,
+    };
+    s->failures += suite_run(&place, s->options->tests, s->options->verbose && s->options->seeds == 1, &result);
+    if (a->pe == 0)
+        s->result = result;
+}
+
+/* Scarcity by seed: what is plenty in production hides what happens when it runs out. No other thread runs, so setenv is safe. */
+static void choose_settings(uint64_t seed)
+{
+    static const char *const credits[] = {"4", "5", "16", "256"}, *const messages[] = {"2", "3", "8", "32"};
+    static const char *const windows[] = {"2", "4", "16", "256"}, *const depths[] = {"16", "64", "1024", "1024"};
+    setenv("UNFENCE_CREDITS", credits[seed % 4], 1);
+    setenv("UNFENCE_MESSAGES", messages[seed / 4 % 4], 1);
+    setenv("UNFENCE_WINDOW", windows[seed / 2 % 4], 1);
+    setenv("UNFENCE_QUEUE_DEPTH", depths[seed / 8 % 4], 1);
+    setenv("UNFENCE_MAX_LANES", "1024", 1);
+    setenv("UNFENCE_HEAP_MAX", "256M", 1);
+    setenv("UNFENCE_SIGNALS", "4096", 1);
+}
+
+static int open_scene(scene *s)
+{
+    int rc = uf_fibers_create(s->seed, STEP_NS, &s->fibers);
+    if (rc == UF_OK)
+        rc = uf_group_create(s->n, &s->group);
+    for (int i = 0; rc == UF_OK && i < WIRES; i++) {
+        uf_shuffle_knobs knobs;
+        rc = uf_shuffle_profile(s->profile, s->seed * WIRES + (uint64_t)i, s->n, &knobs);
+        if (rc == UF_OK)
+            rc = uf_shuffle_create(&knobs, &s->wire[i]);
+    }
+    return rc;
+}
+
+static void close_scene(scene *s)
+{
+    for (int i = 0; i < WIRES; i++) {
+        uf_shuffle_destroy(s->wire[i]);
+    }
+    uf_group_destroy(s->group);
+    uf_fibers_destroy(s->fibers);
+}
+
+/* What the network has to say afterwards: nothing, one hopes. */
+static int judge_wires(const scene *s)
+{
+    int faults = 0;
+    for (int i = 0; i < WIRES; i++) {
+        char first[256];
+        uf_shuffle_counters counters;
+        uint32_t violations = uf_shuffle_violations(s->wire[i], first, sizeof first);
+        uf_shuffle_counters_get(s->wire[i], &counters);
+        if (violations > 0) {
+            fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, first);
+            faults++;
+        }
+        if (counters.lost > 0 && i == 0 &&
+            s->failures == 0) { /* on other wires tests end worlds by abort, which may drop what flies */
+            fprintf(stderr, "FAILED  %llu work requests were completed and then lost\n", (unsigned long long)counters.lost);
+            faults++;
+        }
+    }
+    return faults;
+}
+
+/* 0 if the run passed; the trace of turns and movements in *trace. */
+static int run_seed(const runner_options *o, const char *profile, uint64_t seed, suite_result *result, uint64_t *trace)
+{
+    scene s = {.options = o, .profile = profile, .seed = seed, .n = o->n ? o->n : 1 + (int)((seed * 7 + 1) % 4)};
+    actor actors[MAX_PES];
+    choose_settings(seed);
+    int rc = open_scene(&s);
+    for (int pe = 0; rc == UF_OK && pe < s.n; pe++) {
+        actors[pe] = (actor){&s, pe};
+        rc = uf_fibers_add(s.fibers, run_pe, &actors[pe]);
+    }
+    if (rc == UF_OK)
+        rc = uf_fibers_run(s.fibers, VIRTUAL_LIMIT_NS);
+    if (rc != UF_OK)
+        fprintf(stderr, "FAILED  %s: %s\n", uf_error_name(rc), uf_error_message());
+    int faults = rc == UF_OK ? s.failures + judge_wires(&s) : 1;
+    if (faults)
+        fprintf(stderr, "        again: core_suite --mode fibers --profile %s --seed %llu --n %d%s%s\n", profile,
+                (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
+    *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ uf_shuffle_trace(s.wire[0]) : 0;
+    *result = s.result;
+    if (rc == UF_OK)
+        close_scene(&s); /* else fibers still stand in the middle of things */
+    return faults;
+}
+
+static int run_profile(const runner_options *o, const char *profile)
+{
+    int failed = 0, ran = 0;
+    uint64_t trace = 0;
+    for (uint64_t i = 0; i < o->seeds && failed < 5; i++) {
+        suite_result result;
+        failed += run_seed(o, profile, o->seed + i, &result, &trace) != 0;
+        ran += result.ran;
+    }
+    printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, last trace %016llx\n", failed ? "FAILED " : "ok     ",
+           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + o->seeds - 1), ran, failed,
+           (unsigned long long)trace);
+    fflush(stdout);
+    return failed;
+}
+
+int runner_fibers(const runner_options *o)
+{
+    int failed = 0;
+    for (int i = 0; uf_shuffle_profiles[i]; i++) {
+        if (!o->profile || strcmp(o->profile, uf_shuffle_profiles[i]) == 0)
+            failed += run_profile(o, uf_shuffle_profiles[i]);
+    }
+    return failed;
+}

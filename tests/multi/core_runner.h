@@ -1,0 +1,26 @@
+/* core_runner.h - the ways to bring PEs into being for the core's suite: threads, processes, fibers over the adversarial network. */
+#ifndef UF_TESTS_CORE_RUNNER_H
+#define UF_TESTS_CORE_RUNNER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct runner_options {
+    const char *mode;    /* "threads", "processes", "fibers", "pe" */
+    const char *fabric;  /* as UNFENCE_FABRIC; NULL: from the environment */
+    const char *tests;   /* part of a test's name; NULL: all */
+    const char *profile; /* fibers: one of uf_shuffle_profiles; NULL: all */
+    int n;               /* PEs; fibers: 0 lets the seed choose 1 to 4 */
+    uint64_t seed;       /* first one */
+    uint64_t seeds;      /* fibers: how many for each profile */
+    unsigned timeout;    /* seconds until the runner kills what it has started */
+    bool small, long_run, verbose;
+} runner_options;
+
+/* Each returns 0 if all passed. */
+int runner_threads(const runner_options *o);
+int runner_processes(const runner_options *o, char *const argv[]);
+int runner_one_pe(const runner_options *o);
+int runner_fibers(const runner_options *o);
+
+#endif

@@ -1,0 +1,74 @@
+#!/bin/sh
+# tool_cli.sh UNFENCE - the command line: every command explains itself, a wrong one is told what was meant, exit codes are as promised
+# (0 done, 1 failed, 2 wrong command line), and messages about errors never reach standard output.
+set -u
+tool=$1
+failed=0
+
+# expect CODE TEXT ARGUMENTS...: runs the command; its exit code must be CODE and its output, both streams, must contain TEXT.
+expect() {
+    code=$1 text=$2
+    shift 2
+    output=$("$tool" "$@" 2>&1)
+    got=$?
+    case $output in
+    *"$text"*) found=yes ;;
+    *) found=no ;;
+    esac
+    if [ "$got" -ne "$code" ] || [ $found = no ]; then
+        printf 'unfence %s\n  exit code %s, wanted %s; wanted in its output: %s\n%s\n' "$*" "$got" "$code" "$text" "$output"
+        failed=1
+    fi
+}
+
+# quiet ARGUMENTS...: an error writes nothing to standard output.
+quiet() {
+    output=$("$tool" "$@" 2>/dev/null)
+    if [ -n "$output" ]; then
+        printf 'unfence %s wrote its error to standard output: %s\n' "$*" "$output"
+        failed=1
+    fi
+}
+
+expect 0 "usage: unfence COMMAND" help
+expect 0 "usage: unfence COMMAND" --help
+expect 2 "usage: unfence COMMAND"
+expect 0 "unfence 0." version
+expect 0 "unfence 0." --version
+for command in run info bench version; do
+    expect 0 "usage: unfence $command" "$command" --help
+    expect 0 "usage: unfence $command" help "$command"
+done
+for benchmark in put-signal atomic barrier floor ep order targets; do
+    expect 0 "--json" bench "$benchmark" --help
+    expect 0 "$benchmark" bench --help
+done
+
+expect 2 'did you mean "bench"?' bnech
+expect 2 'did you mean "info"?' help inof
+expect 2 'did you mean "put-signal"?' bench put-singal
+expect 2 'did you mean --sizes?' bench floor --size 8
+expect 2 'did you mean --window?' bench put-signal --windw=8
+expect 2 'did you mean "strong"?' bench put-signal --policy strng
+expect 2 'unexpected argument' bench atomic 8
+expect 2 'which benchmark?' bench
+expect 2 'a value is missing' bench floor --sizes
+expect 2 'not a number' bench floor --sizes 8,eight
+expect 2 'must be from 1 to 1024' bench floor --window 0
+expect 2 'takes no value' bench floor --json=yes
+expect 2 'empty entry' bench floor --sizes 8,,9
+expect 1 'multiple of the 3 PEs' bench ep --fabric local --experts 8 --peers 2 --tokens 1 --iterations 1
+expect 1 'nonsense' bench put-signal --fabric nonsense --sizes 8 --iterations 1
+quiet bnech
+quiet bench floor --windw 3
+quiet bench put-signal --fabric nonsense --sizes 8 --iterations 1 --json
+
+expect 0 "settings" info
+expect 0 "memory of a world of 8 PEs" info --n-pes 8
+expect 2 'did you mean --n-pes?' info --npes 8
+UNFENCE_WINDOW=3
+export UNFENCE_WINDOW
+expect 1 UNFENCE_WINDOW info
+unset UNFENCE_WINDOW
+
+exit $failed

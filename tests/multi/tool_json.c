@@ -1,0 +1,248 @@
+/* tool_json.c - the JSON that `unfence bench` and `unfence info` write: its shape, and that nothing else is on standard output.
+ *
+ * Each benchmark runs with a handful of steps, on mapped memory and over tcp, so this is also the test that all of them work and find
+ * their data right. Nothing is timed. The argument is the path of the command. */
+#include <json-c/json.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static const char *tool;
+
+/* Runs "unfence ARGUMENTS", parses what it wrote, and fails unless that is one JSON value and white space. */
+static json_object *run(const char *arguments)
+{
+    char command[1024];
+    size_t size = 0, room = 1u << 20;
+    char *text = malloc(room);
+    assert_non_null(text);
+    snprintf(command, sizeof command, "'%s' %s", tool, arguments);
+    print_message("$ unfence %s\n", arguments);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size += fread(text, 1, room - 1, pipe);
+    text[size] = '\0';
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+
+    json_tokener *tokener = json_tokener_new();
+    json_object *root = json_tokener_parse_ex(tokener, text, (int)size);
+    assert_int_equal(json_tokener_get_error(tokener), json_tokener_success);
+    size_t end = json_tokener_get_parse_end(tokener);
+    assert_int_equal(strspn(text + end, " \n"), size - end);
+    json_tokener_free(tokener);
+    free(text);
+    return root;
+}
+
+static json_object *field(json_object *object, const char *key, json_type type)
+{
+    json_object *value;
+    if (!json_object_object_get_ex(object, key, &value))
+        fail_msg("there is no \"%s\" in %s", key, json_object_to_json_string(object));
+    if (json_object_get_type(value) != type)
+        fail_msg("\"%s\" has the wrong type in %s", key, json_object_to_json_string(object));
+    return value;
+}
+
+/* A number: 1 and 1.0 are both fine. */
+static double number(json_object *object, const char *key)
+{
+    json_object *value;
+    if (!json_object_object_get_ex(object, key, &value))
+        fail_msg("there is no \"%s\" in %s", key, json_object_to_json_string(object));
+    json_type type = json_object_get_type(value);
+    assert_true(type == json_type_int || type == json_type_double);
+    return json_object_get_double(value);
+}
+
+static const char *text_of(json_object *object, const char *key)
+{
+    return json_object_get_string(field(object, key, json_type_string));
+}
+
+static void check_row(json_object *row)
+{
+    static const char *const metrics[] = {"latency", "bandwidth", "rate", "ratio", "count"};
+    const char *metric = text_of(row, "metric");
+    bool known = false;
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
+        known = known || strcmp(metric, metrics[i]) == 0;
+    if (!known)
+        fail_msg("unknown metric %s", metric);
+    assert_true(*text_of(row, "bench") && *text_of(row, "fabric") && *text_of(row, "policy") && *text_of(row, "unit"));
+    field(row, "bytes", json_type_int);
+    field(row, "inflight", json_type_int);
+    field(row, "peers", json_type_int);
+    bool ratio = strcmp(metric, "ratio") == 0;
+    if (ratio)
+        assert_true(*text_of(row, "against"));
+    assert_int_equal(json_object_object_length(row), ratio ? 15 : 14);
+    assert_true(json_object_get_int64(field(row, "n", json_type_int)) > 0);
+    assert_true(number(row, "min") <= number(row, "p50"));
+    assert_true(number(row, "p50") <= number(row, "p99"));
+    assert_true(number(row, "p99") <= number(row, "p999"));
+    assert_true(number(row, "p999") <= number(row, "max"));
+    if (strcmp(metric, "count") != 0)
+        assert_true(number(row, "max") > 0 || json_object_get_int64(field(row, "bytes", json_type_int)) == 0);
+}
+
+/* Runs a benchmark and returns its rows' root, every row checked. */
+static json_object *run_bench(const char *arguments)
+{
+    char line[512];
+    snprintf(line, sizeof line, "bench %s --json", arguments);
+    json_object *root = run(line);
+    assert_int_equal(json_object_get_int(field(root, "version", json_type_int)), 1);
+    json_object *host = field(root, "host", json_type_object);
+    assert_true(json_object_get_int(field(host, "cores", json_type_int)) > 0);
+    json_object *rows = field(root, "rows", json_type_array);
+    assert_true(json_object_array_length(rows) > 0);
+    for (size_t i = 0; i < json_object_array_length(rows); i++)
+        check_row(json_object_array_get_idx(rows, i));
+    return root;
+}
+
+/* How many rows have this policy, metric and (if not NULL) thing compared with. */
+static int count_rows(json_object *root, const char *policy, const char *metric, const char *against)
+{
+    json_object *rows = field(root, "rows", json_type_array);
+    int n = 0;
+    for (size_t i = 0; i < json_object_array_length(rows); i++) {
+        json_object *row = json_object_array_get_idx(rows, i);
+        n += strcmp(text_of(row, "policy"), policy) == 0 && strcmp(text_of(row, "metric"), metric) == 0 &&
+             (!against || strcmp(text_of(row, "against"), against) == 0);
+    }
+    return n;
+}
+
+static void floor_measures_lines_copies_and_the_bare_network(void **state)
+{
+    (void)state;
+    json_object *root = run_bench("floor --fabric local --sizes 8,4K --iterations 3");
+    assert_int_equal(count_rows(root, "cache-line", "latency", NULL), 1);
+    assert_int_equal(count_rows(root, "memcpy-all", "bandwidth", NULL), 1);
+    json_object_put(root);
+#ifdef UNFENCE_WITH_OFI
+    root = run_bench("floor --fabric ofi:tcp --sizes 8,1K --iterations 3 --window 8");
+    assert_int_equal(count_rows(root, "writedata", "latency", NULL), 2);
+    json_object_put(root);
+#endif
+}
+
+static void put_signal_compares_every_policy_on_mapped_memory(void **state)
+{
+    (void)state;
+    json_object *root = run_bench("put-signal --fabric local --sizes 0,8,1000 --iterations 3 --window 8 "
+                                  "--policy unsignalled,weak,strong,ordered,set");
+    assert_int_equal(count_rows(root, "weak", "ratio", "floor"), 1);
+    assert_int_equal(count_rows(root, "weak", "ratio", "unsignalled"), 3);
+    assert_int_equal(count_rows(root, "set", "latency", NULL), 3);
+    assert_int_equal(count_rows(root, "unsignalled", "ratio", "memcpy"), 2);
+    json_object_put(root);
+    json_object_put(run_bench("put-signal --fabric local --sizes 64 --peers 2 --iterations 2 --window 8"));
+}
+
+static void put_signal_counts_work_requests_over_tcp(void **state)
+{
+    (void)state;
+#ifdef UNFENCE_WITH_OFI
+    json_object *root = run_bench("put-signal --fabric ofi:tcp --sizes 8,1K --iterations 3 --window 8 "
+                                  "--policy unsignalled,weak,strong,ordered,set");
+    assert_int_equal(count_rows(root, "weak", "ratio", "floor"), 4);
+    assert_int_equal(count_rows(root, "weak", "count", NULL), 6);
+    assert_int_equal(count_rows(root, "weak+quiet", "count", NULL), 6);
+    json_object_put(root);
+#else
+    skip();
+#endif
+}
+
+static void atomic_and_barrier_run_on_every_fabric(void **state)
+{
+    (void)state;
+    json_object_put(run_bench("atomic --fabric local --iterations 5 --window 8"));
+    json_object_put(run_bench("barrier --fabric local --peers 1,3 --iterations 20"));
+#ifdef UNFENCE_WITH_OFI
+    json_object_put(run_bench("atomic --fabric ofi:tcp --iterations 5 --window 8"));
+    json_object_put(run_bench("barrier --fabric ofi:tcp --peers 1,2 --iterations 20"));
+#endif
+}
+
+static void ep_compares_with_copies_by_all(void **state)
+{
+    (void)state;
+    json_object *root = run_bench("ep --fabric local --tokens 16 --hidden 64 --experts 8 --top-k 2 --iterations 2");
+    assert_int_equal(count_rows(root, "both", "ratio", "floor"), 1);
+    json_object_put(root);
+    json_object_put(
+        run_bench("ep --fabric local --tokens 5 --hidden 8 --experts 6 --top-k 6 --peers 1 --dtype f32 --iterations 2"));
+}
+
+static void order_allocates_nothing_while_it_runs(void **state)
+{
+    (void)state;
+    json_object *root = run_bench("order --iterations 3");
+    json_object *rows = field(root, "rows", json_type_array);
+    for (size_t i = 0; i < json_object_array_length(rows); i++) {
+        json_object *row = json_object_array_get_idx(rows, i);
+        if (strcmp(text_of(row, "unit"), "bytes allocated") == 0)
+            assert_true(number(row, "p50") == 0);
+    }
+    json_object_put(root);
+}
+
+static void info_tells_settings_with_origin(void **state)
+{
+    (void)state;
+    setenv("UNFENCE_WINDOW", "64", 1);
+    json_object *root = run("info --n-pes 4 --json");
+    unsetenv("UNFENCE_WINDOW");
+    json_object *settings = field(root, "settings", json_type_array);
+    bool seen = false;
+    for (size_t i = 0; i < json_object_array_length(settings); i++) {
+        json_object *setting = json_object_array_get_idx(settings, i);
+        bool window = strcmp(text_of(setting, "name"), "UNFENCE_WINDOW") == 0;
+        assert_string_equal(text_of(setting, "origin"), window ? "environment" : "default");
+        if (window)
+            assert_string_equal(text_of(setting, "value"), "64");
+        seen = seen || window;
+    }
+    assert_true(seen);
+    assert_int_equal(json_object_get_int(field(field(root, "memory", json_type_object), "n_pes", json_type_int)), 4);
+    json_object *providers = field(root, "providers", json_type_array);
+    for (size_t i = 0; i < json_object_array_length(providers); i++) {
+        json_object *provider = json_object_array_get_idx(providers, i);
+        if (!json_object_get_boolean(field(provider, "usable", json_type_boolean)))
+            assert_true(*text_of(provider, "refused"));
+    }
+    json_object_put(root);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: tool_json PATH_OF_UNFENCE\n");
+        return 2;
+    }
+    tool = argv[1];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(floor_measures_lines_copies_and_the_bare_network),
+        cmocka_unit_test(put_signal_compares_every_policy_on_mapped_memory),
+        cmocka_unit_test(put_signal_counts_work_requests_over_tcp),
+        cmocka_unit_test(atomic_and_barrier_run_on_every_fabric),
+        cmocka_unit_test(ep_compares_with_copies_by_all),
+        cmocka_unit_test(order_allocates_nothing_while_it_runs),
+        cmocka_unit_test(info_tells_settings_with_origin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
