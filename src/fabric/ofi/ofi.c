@@ -24,6 +24,7 @@ enum {
     CANDIDATES_MAX = 8,
     STRING_ADDRESS_BYTES = 64, /* of FI_ADDR_STR: the same on all PEs, though pids differ in length */
     DEFAULT_DEPTH = 256,
+    /* tcp and shm moved 3 GiB in one WR rightly, but shm copies a WR within one poll: this bounds how long. It is EFA's limit too. */
     ONE_MESSAGE_MAX = 1 << 30,
     SPARE_DESCRIPTORS = 32,
 };
