@@ -409,6 +409,7 @@ static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char 
 static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, bool wait)
 {
     uf_ofi_rail *rail = &ofi->rails[index];
+    rail->index = (uint16_t)index;
     rail->info = fi_dupinfo(info);
     if (!rail->info)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for a rail", ofi->pe);
