@@ -135,7 +135,7 @@ static void init_flow(uf_order *o, uint32_t index)
     f->tx_imm[0] = f->tx_msg[0] = f->rx_imm[0] = f->rx_msg[0] = f->arrived[0] = first;
     f->imm_told = f->msg_told = f->closed_imm[0] = f->closed_msg[0] = first;
     f->flip_imm = f->flip_msg = first;
-    f->receipted_sum = 2 * first;
+    f->ask_number[0] = (2 * first) & UF_IMM_VALUE_MASK;
     f->imm_limit = first + c->credits;
     f->msg_limit = first + o->general;
     f->lanes_active_head = f->lanes_active_tail = UF_NONE;

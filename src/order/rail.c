@@ -282,11 +282,10 @@ int uf_order_fail_rail(uf_order *order, uint32_t rail)
         uf_order_flow *flow = &order->flows[i];
         if (flow->status)
             continue;
-        uint32_t sent = flow->tx_imm[0] + flow->tx_imm[1] + flow->tx_msg[0] + flow->tx_msg[1];
         if (!order->rails_alive)
             end_by_rail(order, flow, rail, "was the last one");
-        else if (!order->config.imm_placed && sent != flow->receipted_sum)
-            end_by_rail(order, flow, rail, "its completions do not prove arrival");
+        else if (!order->config.imm_placed && (flow->rails_used & 1u << rail))
+            end_by_rail(order, flow, rail, "a completion on this network does not prove arrival");
         if (flow->status || flow->home != rail)
             continue;
         flow->home = (uint16_t)home;
