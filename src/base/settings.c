@@ -352,6 +352,31 @@ static int edit_distance(const char *a, const char *b)
     return last[n];
 }
 
+/* True if `words` (of A_B_C) stand side by side in `name`, whole, as HEAP_SIZE in SYMMETRIC_HEAP_SIZE. */
+static bool has_words(const char *name, const char *words)
+{
+    size_t length = strlen(words);
+
+    for (const char *at = name; *words && (at = strcasestr(at, words)) != NULL; at++)
+        if ((at == name || at[-1] == '_') && (at[length] == '_' || !at[length]))
+            return true;
+    return false;
+}
+
+static const char *nearest_by_words(const char *name)
+{
+    const char *nearest = NULL;
+
+    for (int id = 0; id < UF_SETTING_COUNT; id++) {
+        const char *known = table[id].name + PREFIX_LENGTH;
+        if (!has_words(name, known) && !has_words(known, name))
+            continue;
+        if (!nearest || strlen(known) > strlen(nearest) - PREFIX_LENGTH)
+            nearest = table[id].name;
+    }
+    return nearest;
+}
+
 const char *uf_settings_nearest(const char *name)
 {
     const char *nearest = NULL;
@@ -365,12 +390,12 @@ const char *uf_settings_nearest(const char *name)
     best = (int)strlen(name) / 3 + 1;
     for (int id = 0; id < UF_SETTING_COUNT; id++) {
         int distance = edit_distance(name, table[id].name + PREFIX_LENGTH);
-        if (distance < best || (distance == best && !nearest)) {
+        if (distance < best) {
             best = distance;
             nearest = table[id].name;
         }
     }
-    return nearest;
+    return nearest ? nearest : nearest_by_words(name);
 }
 
 static bool is_known(const char *name)

@@ -71,7 +71,7 @@ struct uf_fabric_ops {
     void (*mr_close)(uf_fabric *f, uf_mr *mr);
     void (*mr_key)(const uf_mr *mr, uint32_t rail, uf_fabric_key *key);
     uint64_t (*mr_desc)(const uf_mr *mr, uint32_t rail); /* for uf_wr.local_desc */
-    /* Posts one WR. UF_OK: exactly one CQE will come (none if silent and successful). UF_EAGAIN: nothing happened; poll, then try
+    /* Posts one WR. A write of 0 bytes needs no address and no key, local or remote: the fabric has its own place for it. UF_OK: exactly one CQE will come (none if silent and successful). UF_EAGAIN: nothing happened; poll, then try
      * again. Other errors: nothing happened and never will for this peer. */
     int (*post)(uf_fabric *f, const uf_wr *wr);
     /* Rings the doorbell for WRs posted UF_WR_MORE. May be NULL. */

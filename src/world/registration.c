@@ -73,6 +73,8 @@ static void retire(uf_registry *r, uf_registration *e)
 /* Takes `n` kept entries from number `at` on out of the table. */
 static void drop_kept(uf_registry *r, uint32_t at, uint32_t n)
 {
+    if (n == 0)
+        return;
     for (uint32_t i = at; i < at + n; i++)
         retire(r, r->kept[i]);
     memmove(&r->kept[at], &r->kept[at + n], (r->n_kept - at - n) * sizeof(r->kept[0]));

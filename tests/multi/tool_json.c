@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -183,7 +184,8 @@ static void ep_compares_with_copies_by_all(void **state)
     json_object *root = run_bench("ep --fabric local --tokens 16 --hidden 64 --experts 8 --top-k 2 --iterations 2");
     assert_int_equal(count_rows(root, "both", "ratio", "floor"), 1);
     json_object_put(root);
-    json_object_put(run_bench("ep --fabric local --tokens 5 --hidden 8 --experts 6 --top-k 6 --peers 1 --dtype f32 --iterations 2"));
+    json_object_put(
+        run_bench("ep --fabric local --tokens 5 --hidden 8 --experts 6 --top-k 6 --peers 1 --dtype f32 --iterations 2"));
 }
 
 static void order_allocates_nothing_while_it_runs(void **state)

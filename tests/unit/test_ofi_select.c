@@ -189,7 +189,11 @@ static void the_sender_is_known_by_data_by_cqe_or_by_header(void **state)
     info->caps |= FI_SOURCE;
     assert_int_equal(uf_ofi_choose_source(info), UF_OFI_SOURCE_HEADER);
     assert_false(uf_ofi_default_level_placed(info));
-    assert_int_equal(uf_ofi_inject_write_size(info), 64);
+    assert_int_equal(uf_ofi_inject_write_size(info), 0); /* this one crashes on what has no context */
+    info->tx_attr->msg_order = FI_ORDER_RMA_WAW;
+    assert_int_equal(uf_ofi_whole_imm_size(info), 4096);
+    info->tx_attr->msg_order = 0; /* not without the promise of order */
+    assert_true(uf_ofi_whole_imm_size(info) == SIZE_MAX);
     fi_freeinfo(info);
     info = offer(NULL, "efa", "efa-direct", "rdmap0s6");
     info->domain_attr->cq_data_size = 4;
@@ -202,6 +206,9 @@ static void the_sender_is_known_by_data_by_cqe_or_by_header(void **state)
     assert_int_equal(uf_ofi_choose_source(info), UF_OFI_SOURCE_HEADER);
     fi_freeinfo(info);
     info = offer(NULL, "shm", "shm", "shm");
+    assert_int_equal(uf_ofi_inject_write_size(info), 64);
+    assert_int_equal(uf_ofi_inject_send_size(info), 64);
+    assert_true(uf_ofi_whole_imm_size(info) == SIZE_MAX);
     assert_false(uf_ofi_default_level_placed(info));
     info->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     assert_true(uf_ofi_default_level_placed(info));

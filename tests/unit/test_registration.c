@@ -81,13 +81,23 @@ static uint64_t use(uf_registry *registry, const void *ptr, size_t bytes)
     return number;
 }
 
-static unsigned char *map_pages(void *at, size_t n)
+/* Where the kernel puts nothing by itself, so that a hole stays one until the test fills it: sanitizers map memory at any time. Within what
+ * they let programs have. */
+static unsigned char *next_place = (unsigned char *)0x550000000000;
+
+static unsigned char *map_at(unsigned char *at, size_t n)
 {
-    unsigned char *p =
-        mmap(at, n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
-    assert_ptr_not_equal(p, MAP_FAILED);
+    unsigned char *p = mmap(at, n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    assert_ptr_equal(p, at);
     memset(p, 1, n * page);
     return p;
+}
+
+static unsigned char *map_pages(size_t n)
+{
+    unsigned char *at = next_place;
+    next_place += (n + 16) * page;
+    return map_at(at, n);
 }
 
 static bool skip_unless_kept(uf_registry *registry)
@@ -104,7 +114,7 @@ static void a_buffer_used_again_is_registered_once(void **state)
     (void)state;
     registrar r;
     uf_registry *registry = make_registry(&r, 8);
-    unsigned char *p = map_pages(NULL, 4);
+    unsigned char *p = map_pages(4);
     if (!skip_unless_kept(registry)) {
         uint64_t first = use(registry, p + 100, 3 * page);
         assert_int_equal(use(registry, p + 100, 3 * page), first);
@@ -121,7 +131,7 @@ typedef void (*changer)(unsigned char *p, size_t bytes);
 static void change_by_munmap(unsigned char *p, size_t bytes)
 {
     munmap(p, bytes);
-    map_pages(p, bytes / page);
+    map_at(p, bytes / page);
 }
 
 static void change_by_mapping_over(unsigned char *p, size_t bytes)
@@ -138,7 +148,7 @@ static void change_by_moving(unsigned char *p, size_t bytes)
 {
     unsigned char *there = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_equal(mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there), there);
-    map_pages(p, bytes / page);
+    map_at(p, bytes / page);
     munmap(there, bytes);
 }
 
@@ -146,7 +156,7 @@ static void stale_after(changer change, size_t from, size_t pages)
 {
     registrar r;
     uf_registry *registry = make_registry(&r, 8);
-    unsigned char *p = map_pages(NULL, 8);
+    unsigned char *p = map_pages(8);
     for (int i = 0; i < 50; i++) {
         uint64_t before = use(registry, p, 8 * page);
         change(p + from * page, pages * page);
@@ -223,7 +233,7 @@ static void memory_won_from_an_unmapping_thread_is_registered_anew(void **state)
     stress s;
     memset(&s, 0, sizeof(s));
     assert_int_equal(uf_registry_create(&params, &s.registry), UF_OK);
-    s.arena = mmap(NULL, ARENA_PAGES * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    s.arena = map_pages(ARENA_PAGES);
     munmap(s.arena, ARENA_PAGES * page);
     pthread_t threads[STRESS_THREADS];
     for (int i = 0; i < STRESS_THREADS; i++)
@@ -240,7 +250,7 @@ static void overlapping_ranges_become_one(void **state)
     (void)state;
     registrar r;
     uf_registry *registry = make_registry(&r, 8);
-    unsigned char *p = map_pages(NULL, 8);
+    unsigned char *p = map_pages(8);
     if (!skip_unless_kept(registry)) {
         use(registry, p, 3 * page);
         use(registry, p + 5 * page, 3 * page);
@@ -261,7 +271,7 @@ static void a_held_registration_outlives_its_place_in_the_table(void **state)
     (void)state;
     registrar r;
     uf_registry *registry = make_registry(&r, 8);
-    unsigned char *p = map_pages(NULL, 2);
+    unsigned char *p = map_pages(2);
     uf_registration *held;
     assert_int_equal(uf_registry_get(registry, p, page, &held), UF_OK);
     uint64_t wider = use(registry, p, 2 * page); /* takes its place */
@@ -281,7 +291,7 @@ static void the_least_recently_used_goes_first(void **state)
     (void)state;
     registrar r;
     uf_registry *registry = make_registry(&r, 2);
-    unsigned char *p = map_pages(NULL, 8);
+    unsigned char *p = map_pages(8);
     if (!skip_unless_kept(registry)) {
         uint64_t a = use(registry, p, 1), b = use(registry, p + 2 * page, 1);
         assert_int_equal(use(registry, p, 1), a); /* b is the older one now */
@@ -302,7 +312,7 @@ static void with_everything_held_the_bound_stands(void **state)
     (void)state;
     registrar r;
     uf_registry *registry = make_registry(&r, 2);
-    unsigned char *p = map_pages(NULL, 10);
+    unsigned char *p = map_pages(10);
     uf_registration *held[5];
     for (int i = 0; i < 5; i++)
         assert_int_equal(uf_registry_get(registry, p + (size_t)i * 2 * page, page, &held[i]), UF_OK);
@@ -320,7 +330,7 @@ static void a_full_registrar_gets_room_from_what_is_kept(void **state)
     (void)state;
     registrar r;
     uf_registry *registry = make_registry(&r, 8);
-    unsigned char *p = map_pages(NULL, 4);
+    unsigned char *p = map_pages(4);
     use(registry, p, page);
     if (!skip_unless_kept(registry)) {
         atomic_store(&r.fail_next, 2); /* the wide and the exact one */
@@ -350,7 +360,7 @@ static void memory_that_cannot_be_watched_is_registered_each_time(void **state)
     close(fd);
     end_registry(registry, &r);
     registry = make_registry(&r, 0);
-    unsigned char *p = map_pages(NULL, 1);
+    unsigned char *p = map_pages(1);
     assert_int_not_equal(use(registry, p, page), use(registry, p, page));
     uf_registry_collect(registry);
     assert_int_equal(atomic_load(&r.closed), 2); /* used once and closed */
@@ -397,7 +407,7 @@ static void wrong_ranges_are_refused(void **state)
     uf_registration *got;
     assert_int_equal(uf_registry_get(registry, &r, 0, &got), UF_EINVAL);
     assert_int_equal(uf_registry_get(registry, &r, SIZE_MAX, &got), UF_EINVAL);
-    unsigned char *p = map_pages(NULL, 1);
+    unsigned char *p = map_pages(1);
     munmap(p, page);
     assert_int_equal(uf_registry_get(registry, p, page, &got), UF_EFABRIC);
     end_registry(registry, &r);

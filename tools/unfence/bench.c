@@ -86,7 +86,7 @@ void bench_options_default(bench_options *options)
     *options = (bench_options){
         .sizes = {5, {8, 1024, 8192, 65536, 1048576}},
         .window = 64,
-        .seconds = 1,
+        .seconds = 0.5,
         .tokens = 4096,
         .hidden = 2048,
         .top_k = 8,
@@ -119,8 +119,9 @@ static size_t choose_options(bench_options *o, const char *wanted, tool_option *
         {"--top-k", TOOL_NUMBER, &o->top_k, "N", "experts of a token (8)", 1, 32, NULL},
         {"--experts", TOOL_NUMBER, &o->experts, "N", "experts of all PEs (128)", 1, 2048, NULL},
         {"--dtype", TOOL_TEXT, &o->dtype, "TYPE", "bf16 or f32 (bf16)", 0, 0, NULL},
-        {"--iterations", TOOL_NUMBER, &o->iterations, "N", "steps of each thing compared, instead of --seconds", 1, 1u << 30, NULL},
-        {"--seconds", TOOL_SECONDS, &o->seconds, "S", "time for each thing compared (1)", 0, 0, NULL},
+        {"--iterations", TOOL_NUMBER, &o->iterations, "N", "steps of each thing compared, instead of --seconds", 1, 1u << 30,
+         NULL},
+        {"--seconds", TOOL_SECONDS, &o->seconds, "S", "time for each thing compared (0.5)", 0, 0, NULL},
         {"--no-pin", TOOL_FLAG, &o->no_pin, NULL, "do not give each PE a core of its own", 0, 0, NULL},
         {"--json", TOOL_FLAG, &o->json, NULL, "JSON on standard output instead of a table", 0, 0, NULL},
     };
@@ -207,7 +208,8 @@ int bench_command(int argc, char **argv)
                         .synopsis = "[OPTIONS]",
                         .text = targets ? targets_text : c->text,
                         .options = chosen,
-                        .n_options = choose_options(&options, targets ? "--seconds --iterations --no-pin --json " : c->options, chosen)};
+                        .n_options =
+                            choose_options(&options, targets ? "--seconds --iterations --no-pin --json " : c->options, chosen)};
     switch (tool_options_parse(&usage, argc - 2, argv + 2)) {
     case TOOL_PARSED_HELP:
         return TOOL_EXIT_OK;

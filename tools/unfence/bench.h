@@ -23,7 +23,7 @@
 #define BENCH_EXCHANGE 512
 #define BENCH_ERROR    1024
 #define BENCH_WAIT_NS  (60 * 1000000000ull) /* for waits on a peer: a run that is stuck says so instead of staying */
-#define BENCH_LINE     64 /* bytes of a cache line on every machine we build for */
+#define BENCH_LINE     64                   /* bytes of a cache line on every machine we build for */
 
 typedef struct bench_options {
     tool_names fabrics, policies;
@@ -48,7 +48,7 @@ typedef struct bench_shared {
     _Alignas(256) _Atomic uint32_t arrived;
     _Alignas(256) _Atomic uint32_t generation;
     _Alignas(256) _Atomic int failed; /* 0, or 1 + the PE that failed first */
-    int code;                             /* of that failure: a UF_E*, 0 if it was no call of the library */
+    int code;                         /* of that failure: a UF_E*, 0 if it was no call of the library */
     char error[BENCH_ERROR];
     _Atomic uint64_t done, total; /* thousandths of the comparisons to make, for the progress bar */
     uint64_t iterations;          /* PE 0's choice for the next slice; read after a barrier */
@@ -65,12 +65,12 @@ typedef struct bench_shared {
 /* One PE of a run, in its own process. */
 typedef struct bench_pe {
     int pe, n_pes;
-    bool alone;          /* every PE has a core of its own: spinning hurts nobody */
-    const char *fabric;  /* "local", "ofi:tcp", ... */
-    char root[32];       /* rendezvous of the world */
+    bool alone;         /* every PE has a core of its own: spinning hurts nobody */
+    const char *fabric; /* "local", "ofi:tcp", ... */
+    char root[32];      /* rendezvous of the world */
     const bench_options *options;
     bench_shared *shared;
-    uf_world *world;     /* NULL until bench_world_open */
+    uf_world *world; /* NULL until bench_world_open */
 } bench_pe;
 
 /* Each function below returns 0, or -1 after bench_fail has stored the reason. */
@@ -95,19 +95,53 @@ bool bench_stamp_is(const void *buffer, uint64_t bytes, uint64_t number);
 /* Checks the bulk; the error names slot and offset. */
 int bench_pattern_check(bench_pe *b, const void *buffer, uint64_t bytes, uint64_t slot, uint64_t number);
 
-/* A way to do the work. `slice` runs on all PEs at once and does `iterations` steps; PE 0 writes the nanoseconds of one step to
- * *ns and, if `samples` is not NULL, adds a sample of each step (nanoseconds too). `verify` runs after each slice, untimed. */
+/* Takes the time of steps. While things are compared, the clock is read some times a slice, not at each step, and the slice's
+ * figure is the median of these parts: a process that is descheduled in one of them does not move it. For percentiles every step
+ * is a sample. PE 0 alone measures; on the other PEs all calls are free of effect. */
+#define BENCH_PARTS 16
+typedef struct bench_meter {
+    bool measures;
+    uint64_t every, steps, last; /* a part is `every` steps */
+    double divide;               /* a step counts for so many: 2 for a round trip of which one way is wanted */
+    stats *samples;              /* NULL: to parts */
+    double parts[BENCH_PARTS];
+    size_t n_parts;
+} bench_meter;
+
+static inline void bench_meter_start(bench_meter *m)
+{
+    m->last = m->measures ? uf_clock_ns() : 0;
+}
+
+/* After each step. */
+static inline void bench_meter_step(bench_meter *m)
+{
+    if (!m->measures || ++m->steps < m->every)
+        return;
+    uint64_t now = uf_clock_ns();
+    double ns = (double)(now - m->last) / (double)m->every / m->divide;
+    if (m->samples)
+        stats_add(m->samples, ns);
+    else if (m->n_parts < BENCH_PARTS)
+        m->parts[m->n_parts++] = ns;
+    m->last = now;
+    m->steps = 0;
+}
+
+/* A way to do the work. `slice` runs on all PEs at once and does `iterations` steps between bench_meter_start and the last
+ * bench_meter_step. `verify` runs after each slice, untimed. */
 typedef struct bench_lane {
     const char *name;
-    int (*slice)(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns);
+    int (*slice)(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
     int (*verify)(bench_pe *b, void *arg); /* may be NULL */
     void *arg;
-    uint64_t iterations;  /* of one slice: found by bench_interleave */
-    double *per_slice;    /* ns of each round */
-    stats samples;
+    double divide;       /* of the meter; 0 means 1 */
+    uint64_t iterations; /* of one slice: found by bench_interleave */
+    double *per_slice;   /* ns of a step, for each round */
+    stats samples;       /* ns of every step of some rounds */
 } bench_lane;
 
-#define BENCH_ROUNDS 40
+#define BENCH_ROUNDS 200 /* slices of some milliseconds: most are over before this machine's scheduler looks */
 
 /* Runs all lanes in turn for about options->seconds each; afterwards samples and per_slice[0..*rounds) are there on PE 0. */
 int bench_interleave(bench_pe *b, bench_lane *lanes, size_t n, uint64_t *rounds);

@@ -23,12 +23,12 @@ static int tell_end(bench_pe *b, atomic_lane *lane)
     return rc == UF_OK ? 0 : bench_fail_library(b, rc, "uf_signal");
 }
 
-static int fetch_add_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int fetch_add_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     atomic_lane *lane = arg;
-    uint64_t start = uf_clock_ns(), last = start;
     if (b->pe > 0)
         return b->pe == 1 ? await_end(b, lane) : 0;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         uint64_t old;
         int rc = uf_atomic_fetch_add64(lane->ctx, lane->word, 1, &old, 1);
@@ -37,13 +37,8 @@ static int fetch_add_slice(bench_pe *b, void *arg, uint64_t iterations, stats *s
         if (old != lane->added++)
             return bench_fail(b, "fetch-add gave %llu where %llu was added so far", (unsigned long long)old,
                               (unsigned long long)lane->added - 1);
-        if (samples) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return tell_end(b, lane);
 }
 
@@ -59,24 +54,19 @@ static int add_window(bench_pe *b, atomic_lane *lane)
     return rc == UF_OK ? 0 : bench_fail_library(b, rc, "uf_quiet");
 }
 
-static int add_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int add_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     atomic_lane *lane = arg;
-    uint64_t start = uf_clock_ns(), last = start;
     if (b->pe > 0) {
         lane->added += iterations * lane->window;
         return b->pe == 1 ? await_end(b, lane) : 0;
     }
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         if (add_window(b, lane) != 0)
             return -1;
-        if (samples) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return tell_end(b, lane);
 }
 

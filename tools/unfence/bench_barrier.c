@@ -21,11 +21,11 @@ static int check_neighbour(bench_pe *b, uint64_t step)
     return 0;
 }
 
-static int barrier_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int barrier_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     barrier_lane *lane = arg;
     uf_team *team = uf_team_world(b->world);
-    uint64_t start = uf_clock_ns(), last = start;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         bool look = i % LOOK_EVERY == 0;
         if (look)
@@ -35,13 +35,8 @@ static int barrier_slice(bench_pe *b, void *arg, uint64_t iterations, stats *sam
             return bench_fail_library(b, rc, "the barrier");
         if (look && check_neighbour(b, lane->step) != 0)
             return -1;
-        if (samples && b->pe == 0) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return 0;
 }
 
@@ -64,9 +59,8 @@ int bench_barrier_main(bench_pe *b)
     if (bench_world_open(b, 0) != 0)
         return -1;
     barrier_lane barrier = {.call = uf_barrier}, sync = {.call = uf_sync};
-    bench_lane lanes[] = {
-        {.name = "barrier", .slice = barrier_slice, .verify = barrier_verify, .arg = &barrier},
-        {.name = "sync", .slice = barrier_slice, .verify = barrier_verify, .arg = &sync}};
+    bench_lane lanes[] = {{.name = "barrier", .slice = barrier_slice, .verify = barrier_verify, .arg = &barrier},
+                          {.name = "sync", .slice = barrier_slice, .verify = barrier_verify, .arg = &sync}};
     int rc = bench_interleave(b, lanes, 2, &rounds);
     for (size_t i = 0; rc == 0 && i < 2; i++) {
         report_row row = {.inflight = 1, .peers = (uint32_t)b->n_pes - 1, .metric = REPORT_LATENCY};

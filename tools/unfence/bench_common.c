@@ -140,8 +140,7 @@ void bench_stamp(void *buffer, uint64_t bytes, uint64_t number)
 bool bench_stamp_is(const void *buffer, uint64_t bytes, uint64_t number)
 {
     /* The whole-word cases first and apart: the compiler turns them into one compare, which the 8-byte ping-pong needs. */
-    if (bytes >= 2 * sizeof number &&
-        memcmp((const unsigned char *)buffer + bytes - sizeof number, &number, sizeof number) != 0)
+    if (bytes >= 2 * sizeof number && memcmp((const unsigned char *)buffer + bytes - sizeof number, &number, sizeof number) != 0)
         return false;
     if (bytes >= sizeof number)
         return memcmp(buffer, &number, sizeof number) == 0;

@@ -18,8 +18,8 @@ typedef struct ep_run {
     size_t element, row_bytes;
     unsigned char *x, *out;
     int32_t *routing;
-    int *owners;      /* distinct PEs of each token */
-    uint64_t rows;    /* that this PE sends, own ones included */
+    int *owners;   /* distinct PEs of each token */
+    uint64_t rows; /* that this PE sends, own ones included */
     stats dispatch, combine;
 } ep_run;
 
@@ -173,8 +173,8 @@ static int check_combined(bench_pe *b, void *arg)
         const unsigned char *out = run->out + (size_t)token * run->row_bytes + (size_t)at * run->element;
         float wanted = (float)run->owners[token] * value_of(b->pe, token, at);
         if (load_value(run, out) != wanted)
-            return bench_fail(b, "token %d came back with %g at element %d, %g is right", token,
-                              (double)load_value(run, out), at, (double)wanted);
+            return bench_fail(b, "token %d came back with %g at element %d, %g is right", token, (double)load_value(run, out), at,
+                              (double)wanted);
     }
     return 0;
 }
@@ -196,25 +196,23 @@ static int ep_step(bench_pe *b, ep_run *run, bool check, uint64_t *dispatched)
     return rc == UF_OK ? 0 : bench_fail_library(b, rc, "uf_ep_handle_free");
 }
 
-static int ep_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int ep_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     ep_run *run = arg;
-    uint64_t start = uf_clock_ns(), last = start, dispatched = start;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
+        uint64_t start = uf_clock_ns(), dispatched = start;
         /* Received rows are looked at in the slices whose time is not compared. */
-        if (ep_step(b, run, samples != NULL, &dispatched) != 0)
+        if (ep_step(b, run, meter->samples != NULL, &dispatched) != 0)
             return -1;
-        if (samples && b->pe == 0) {
-            uint64_t now = uf_clock_ns();
-            stats_add(&run->dispatch, (double)(dispatched - last) / 1e3);
-            stats_add(&run->combine, (double)(now - dispatched) / 1e3);
-            stats_add(samples, (double)(now - last));
-            last = now;
+        if (meter->samples && meter->measures) {
+            stats_add(&run->dispatch, (double)(dispatched - start) / 1e3);
+            stats_add(&run->combine, (double)(uf_clock_ns() - dispatched) / 1e3);
         }
+        if (bench_sync(b) != 0)
+            return -1;
+        bench_meter_step(meter);
     }
-    if (bench_sync(b) != 0)
-        return -1;
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return 0;
 }
 
@@ -272,17 +270,12 @@ static int measure(bench_pe *b, ep_run *run)
     size_t area_bytes = ((size_t)(run->rows * run->row_bytes) + 4095) & ~(size_t)4095;
     int rc = -1;
     b->shared->each[b->pe].figure = (double)bytes;
-    unsigned char *area =
-        mmap(NULL, 2 * area_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *area = mmap(NULL, 2 * area_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (area_bytes == 0 || area == MAP_FAILED)
         return bench_fail(b, "no memory: %zu bytes for the floor (are there tokens?)", 2 * area_bytes);
     memset(area, 1, 2 * area_bytes);
-    bench_copy_floor copy = {.dst = area,
-                             .src = area + area_bytes,
-                             .bytes = run->row_bytes,
-                             .window = run->rows,
-                             .active = b->n_pes,
-                             .repeats = 2};
+    bench_copy_floor copy = {
+        .dst = area, .src = area + area_bytes, .bytes = run->row_bytes, .window = run->rows, .active = b->n_pes, .repeats = 2};
     bench_lane lanes[] = {{.name = "both", .slice = ep_slice, .verify = check_combined, .arg = run},
                           {.name = "floor", .slice = bench_floor_copy_slice, .arg = &copy}};
     if (bench_interleave(b, lanes, 2, &rounds) == 0)

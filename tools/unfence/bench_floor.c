@@ -34,13 +34,14 @@ static int line_await(bench_pe *b, bench_floor_lines *lines, uint64_t number, ui
     return got == number ? 0 : bench_fail(b, "the floor's own payload line is behind its flag line");
 }
 
-int bench_floor_line_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+int bench_floor_line_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     bench_line_floor *f = arg;
     bench_floor_lines *lines = &b->shared->lines;
-    uint64_t start = uf_clock_ns(), last = start;
+    uint64_t start = uf_clock_ns();
     if (b->pe > 1)
         return 0;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         uint64_t number = ++f->round;
         if (b->pe == 0)
@@ -49,13 +50,8 @@ int bench_floor_line_slice(bench_pe *b, void *arg, uint64_t iterations, stats *s
             return -1;
         if (b->pe == 1)
             line_send(lines, 0, number);
-        if (samples && b->pe == 0) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last) / 2);
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations / 2;
     return 0;
 }
 
@@ -74,24 +70,19 @@ static void copy_window(bench_copy_floor *f, uint64_t stride)
     }
 }
 
-int bench_floor_copy_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+int bench_floor_copy_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     bench_copy_floor *f = arg;
     uint64_t stride = (f->bytes + 63) & ~63ull, repeats = f->repeats > 0 ? f->repeats : 1;
-    uint64_t start = uf_clock_ns(), last = start;
+    bench_meter_start(meter);
     for (uint64_t i = 0; b->pe < f->active && i < iterations; i++) {
         for (uint64_t repeat = 0; repeat < repeats; repeat++)
             copy_window(f, stride);
-        if (samples) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        /* The slowest process decides: what a step costs is known when all are through. */
+        if (f->active > 1 && bench_sync(b) != 0)
+            return -1;
+        bench_meter_step(meter);
     }
-    /* The slowest process decides: what a step costs is known when all are through. */
-    if (f->active > 1 && bench_sync(b) != 0)
-        return -1;
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return 0;
 }
 
@@ -130,7 +121,7 @@ static int add_bandwidth(bench_pe *b, bench_lane *lane, double bytes, report_row
 static int measure_lines(bench_pe *b)
 {
     bench_line_floor line = {0};
-    bench_lane lane = {.name = "cache-line", .slice = bench_floor_line_slice, .arg = &line};
+    bench_lane lane = {.name = "cache-line", .slice = bench_floor_line_slice, .arg = &line, .divide = 2};
     uint64_t rounds;
     int rc = bench_interleave(b, &lane, 1, &rounds);
     if (rc == 0) {
@@ -148,8 +139,8 @@ static int measure_copies(bench_pe *b, unsigned char *area, uint64_t bytes)
     if (window > b->options->window)
         window = b->options->window;
     if (window == 0)
-        return bench_fail(b, "--sizes: %llu bytes are more than the %u MiB that the floor copies",
-                          (unsigned long long)bytes, COPY_AREA >> 21);
+        return bench_fail(b, "--sizes: %llu bytes are more than the %u MiB that the floor copies", (unsigned long long)bytes,
+                          COPY_AREA >> 21);
     bench_copy_floor one = {.dst = area, .src = area + COPY_AREA / 2, .bytes = bytes, .window = window, .active = 1};
     bench_copy_floor all = one;
     all.active = b->n_pes;
@@ -184,7 +175,7 @@ static int measure_memory(bench_pe *b)
 
 static int measure_network_size(bench_pe *b, bench_ofi_floor *floor, uint64_t bytes)
 {
-    bench_lane lanes[] = {{.name = "ping-pong", .slice = bench_floor_ofi_ping_pong, .arg = floor},
+    bench_lane lanes[] = {{.name = "ping-pong", .slice = bench_floor_ofi_ping_pong, .arg = floor, .divide = 2},
                           {.name = "stream", .slice = bench_floor_ofi_stream, .arg = floor}};
     uint64_t rounds;
     bench_floor_ofi_size(floor, bytes);

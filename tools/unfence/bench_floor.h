@@ -9,7 +9,7 @@
 typedef struct bench_line_floor {
     uint64_t round;
 } bench_line_floor;
-int bench_floor_line_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns);
+int bench_floor_line_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
 
 /* memcpy of `bytes` over rotating slots. A step is `window` copies, `repeats` times over (0: once). Only PEs below `active` copy, all at once. */
 typedef struct bench_copy_floor {
@@ -18,7 +18,7 @@ typedef struct bench_copy_floor {
     int active;
     bool stamped; /* write the message number first, as the lanes that it is compared with do */
 } bench_copy_floor;
-int bench_floor_copy_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns);
+int bench_floor_copy_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
 
 /* Bare libfabric between PE 0 and 1: fi_writedata ping-pong, and streaming with one delivery-complete a window. Objects of its own, none of
  * the library's. Opening returns 1 (and no error) where libfabric or the provider is not here. */
@@ -27,8 +27,8 @@ int bench_floor_ofi_open(bench_pe *b, const char *provider, uint64_t max_bytes, 
 void bench_floor_ofi_close(bench_ofi_floor *floor);
 /* Sets what the next slices move; both PEs. */
 void bench_floor_ofi_size(bench_ofi_floor *floor, uint64_t bytes);
-int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns);
-int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns);
+int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
+int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
 
 /* "tcp" of "ofi:tcp", NULL for fabrics that are not libfabric. */
 const char *bench_ofi_provider(const char *fabric);

@@ -20,16 +20,15 @@ void bench_floor_ofi_size(bench_ofi_floor *floor, uint64_t bytes)
     (void)bytes;
 }
 
-int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     (void)arg;
     (void)iterations;
-    (void)samples;
-    (void)ns;
+    (void)meter;
     return bench_fail(b, "this build has no libfabric");
 }
 
-int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
-    return bench_floor_ofi_ping_pong(b, arg, iterations, samples, ns);
+    return bench_floor_ofi_ping_pong(b, arg, iterations, meter);
 }

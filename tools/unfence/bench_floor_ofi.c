@@ -17,7 +17,7 @@
 
 #define CQ_DEPTH   4096
 #define CONTEXTS   2048 /* more than are ever in flight (--window is at most half): reused only after their completion */
-#define SLOTS      8   /* of the ping-pong */
+#define SLOTS      8    /* of the ping-pong */
 #define NAME_BYTES 256
 
 struct bench_ofi_floor {
@@ -71,8 +71,8 @@ static int find_provider(bench_ofi_floor *f, const char *provider)
     }
     if (by_ip)
         hints->addr_format = FI_SOCKADDR_IN;
-    int rc = fi_getinfo(FI_VERSION(1, 17), by_ip ? "127.0.0.1" : NULL, by_ip ? "0" : NULL, by_ip ? FI_SOURCE : 0, hints,
-                        &f->info);
+    int rc =
+        fi_getinfo(FI_VERSION(1, 17), by_ip ? "127.0.0.1" : NULL, by_ip ? "0" : NULL, by_ip ? FI_SOURCE : 0, hints, &f->info);
     fi_freeinfo(hints);
     return rc == 0 ? 0 : bench_fail(f->b, "libfabric has no provider %s here: %s", provider, fi_strerror(-rc));
 }
@@ -97,8 +97,7 @@ static int open_endpoint(bench_ofi_floor *f)
         return failed_step(f, "fi_av_open", rc);
     if ((rc = fi_cq_open(f->domain, &cq, &f->cq, NULL)) != 0)
         return failed_step(f, "fi_cq_open", rc);
-    if ((rc = fi_ep_bind(f->ep, &f->av->fid, 0)) != 0 ||
-        (rc = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV)) != 0)
+    if ((rc = fi_ep_bind(f->ep, &f->av->fid, 0)) != 0 || (rc = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV)) != 0)
         return failed_step(f, "fi_ep_bind", rc);
     if ((rc = fi_enable(f->ep)) != 0)
         return failed_step(f, "fi_enable", rc);
@@ -267,11 +266,12 @@ static int await_ping(bench_ofi_floor *f, uint64_t arrived, uint64_t number, uin
     return 0;
 }
 
-int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     bench_ofi_floor *f = arg;
     uint64_t flags = f->bytes <= f->info->tx_attr->inject_size ? FI_INJECT : 0;
-    uint64_t start = uf_clock_ns(), last = start, arrived = f->arrived;
+    uint64_t start = uf_clock_ns(), arrived = f->arrived;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         uint64_t number = ++f->pings;
         if (b->pe == 0 && write_slot(f, number % SLOTS, number, flags) != 0)
@@ -280,13 +280,8 @@ int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, stats
             return -1;
         if (b->pe == 1 && write_slot(f, number % SLOTS, number, flags) != 0)
             return -1;
-        if (samples && b->pe == 0) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last) / 2);
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations / 2;
     return settle(f);
 }
 
@@ -314,21 +309,16 @@ static int receive_windows(bench_ofi_floor *f, uint64_t windows)
     return 0;
 }
 
-int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     bench_ofi_floor *f = arg;
-    uint64_t start = uf_clock_ns(), last = start;
     if (b->pe == 1)
         return receive_windows(f, iterations) != 0 ? -1 : settle(f);
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         if (send_window(f) != 0)
             return -1;
-        if (samples) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return settle(f);
 }

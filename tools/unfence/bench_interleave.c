@@ -8,15 +8,31 @@
 #include <string.h>
 
 #define SAMPLES_MAX    (1u << 16)
-#define SAMPLE_EVERY   4       /* rounds; the first one always, so that the shortest run has samples */
+#define SAMPLE_EVERY   8 /* rounds; the first one always, so that the shortest run has samples */
 #define ROUNDS_MIN     5
 #define ITERATIONS_MAX 100000u
 #define CALIBRATION    0.25 /* of a slice's time: long enough to predict it */
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One slice: with `samples` every step is one of them, else *ns is the median of the slice's parts. */
 static int run_slice(bench_pe *b, bench_lane *lane, stats *samples, double *ns)
 {
-    if (bench_sync(b) != 0 || lane->slice(b, lane->arg, lane->iterations, samples, ns) != 0)
+    uint64_t part = lane->iterations / BENCH_PARTS;
+    bench_meter meter = {.measures = b->pe == 0,
+                         .every = samples || part == 0 ? 1 : part,
+                         .divide = lane->divide > 0 ? lane->divide : 1,
+                         .samples = samples};
+    if (bench_sync(b) != 0 || lane->slice(b, lane->arg, lane->iterations, &meter) != 0)
         return -1;
+    if (meter.n_parts > 0) {
+        qsort(meter.parts, meter.n_parts, sizeof *meter.parts, by_value);
+        *ns = meter.parts[meter.n_parts / 2];
+    }
     return lane->verify ? lane->verify(b, lane->arg) : 0;
 }
 
@@ -39,12 +55,14 @@ static int calibrate(bench_pe *b, bench_lane *lane, double slice_ns, double *ns)
     for (;;) {
         if (agree(b, next, &lane->iterations) != 0 || run_slice(b, lane, NULL, ns) != 0)
             return -1;
-        bool enough = *ns * (double)lane->iterations >= slice_ns * CALIBRATION || lane->iterations >= ITERATIONS_MAX;
+        double slice = *ns * (double)lane->iterations * (lane->divide > 0 ? lane->divide : 1);
+        bool enough = slice >= slice_ns * CALIBRATION || lane->iterations >= ITERATIONS_MAX;
         if (agree(b, enough ? 0 : lane->iterations * 2, &next) != 0)
             return -1;
         if (next == 0)
             break;
     }
+    *ns *= lane->divide > 0 ? lane->divide : 1;
     double fit = *ns > 0 ? slice_ns / *ns : ITERATIONS_MAX;
     uint64_t mine = fit < 1 ? 1 : fit > ITERATIONS_MAX ? ITERATIONS_MAX : (uint64_t)fit;
     return agree(b, mine, &lane->iterations);

@@ -125,20 +125,15 @@ static int run_batch(bench_pe *b, order_lane *l)
     return rc == UF_OK ? 0 : bench_fail_library(b, rc, "the ordering protocol");
 }
 
-static int order_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int order_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     order_lane *l = arg;
-    uint64_t start = uf_clock_ns(), last = start;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         if (run_batch(b, l) != 0)
             return -1;
-        if (samples) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return 0;
 }
 
@@ -151,8 +146,8 @@ static int order_verify(bench_pe *b, void *arg)
     uint64_t sum = l->op.op == UF_ATOMIC_SET ? l->op.operand - 1 : l->sent;
     if (target->applied != l->sent || target->sum != sum)
         return bench_fail(b, "%llu signals were sent, %llu applied, their sum is %llu and should be %llu",
-                          (unsigned long long)l->sent, (unsigned long long)target->applied,
-                          (unsigned long long)target->sum, (unsigned long long)sum);
+                          (unsigned long long)l->sent, (unsigned long long)target->applied, (unsigned long long)target->sum,
+                          (unsigned long long)sum);
     return 0;
 }
 
@@ -235,9 +230,8 @@ static int measure(bench_pe *b, const char *name, uf_order_op op, bool ordered)
         rc = run_batch(b, &l);
     /* Looked at apart from bench_interleave, which sets memory aside for its own samples. */
     uint64_t before = bytes_in_use();
-    double ns;
-    for (int i = 0; rc == 0 && i < 64; i++)
-        rc = order_slice(b, &l, 16, NULL, &ns);
+    for (int i = 0; rc == 0 && i < 1000; i++)
+        rc = run_batch(b, &l);
     uint64_t allocated = bytes_in_use() - before;
     if (rc == 0)
         rc = bench_interleave(b, &lane, 1, &rounds);

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PING_SLOTS 8
-#define LANES_MAX  8
-#define COUNT_PUTS 8192u
-#define COUNT_NUMBER (1ull << 40) /* message numbers that no lane reaches */
-#define AREA_MAX   (512ull << 20) /* of each of the two buffers; larger windows are made smaller, and reported so */
+#define PING_SLOTS   8
+#define LANES_MAX    8
+#define COUNT_PUTS   8192u
+#define COUNT_NUMBER (1ull << 40)   /* message numbers that no lane reaches */
+#define AREA_MAX     (512ull << 20) /* of each of the two buffers; larger windows are made smaller, and reported so */
 
 typedef enum put_policy { POLICY_UNSIGNALLED, POLICY_WEAK, POLICY_STRONG, POLICY_ORDERED, POLICY_SET, POLICY_COUNT } put_policy;
 static const char *const policy_names[] = {"unsignalled", "weak", "strong", "ordered", "set", NULL};
@@ -23,16 +23,16 @@ typedef struct bench_area {
     unsigned char *dst, *src; /* symmetric */
     uint64_t bytes, stride, window;
     uf_ctx *ctx, *ordered;
-    bench_ofi_floor *ofi;     /* NULL on local */
+    bench_ofi_floor *ofi; /* NULL on local */
 } bench_area;
 
 /* One policy of one comparison. Numbers grow for the whole run, so a stale message is never taken for a new one. */
 typedef struct put_lane {
     bench_area *area;
     put_policy policy;
-    uint64_t *sig, *done;  /* signal words: of the puts, and of the end of a slice */
-    uint64_t number;       /* messages so far (of the sender; receivers follow) */
-    uint64_t signals;      /* that this PE should have seen */
+    uint64_t *sig, *done; /* signal words: of the puts, and of the end of a slice */
+    uint64_t number;      /* messages so far (of the sender; receivers follow) */
+    uint64_t signals;     /* that this PE should have seen */
     uint64_t slice;
 } put_lane;
 
@@ -99,12 +99,12 @@ static int await_ping(bench_pe *b, put_lane *lane, uint64_t number)
     return 0;
 }
 
-static int ping_pong_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int ping_pong_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     put_lane *lane = arg;
-    uint64_t start = uf_clock_ns(), last = start;
     if (b->pe > 1)
         return 0;
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         uint64_t number = ++lane->number;
         if (b->pe == 0 && ping(b, lane, number) != 0)
@@ -113,13 +113,8 @@ static int ping_pong_slice(bench_pe *b, void *arg, uint64_t iterations, stats *s
             return -1;
         if (b->pe == 1 && ping(b, lane, number) != 0)
             return -1;
-        if (samples && b->pe == 0) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last) / 2);
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations / 2;
     return 0;
 }
 
@@ -166,26 +161,21 @@ static int tell_end(bench_pe *b, put_lane *lane)
     return 0;
 }
 
-static int stream_slice(bench_pe *b, void *arg, uint64_t iterations, stats *samples, double *ns)
+static int stream_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     put_lane *lane = arg;
-    uint64_t start = uf_clock_ns(), last = start;
     lane->slice++;
     if (b->pe != 0) {
         int rc = uf_wait(b->world, lane->done, UF_GE, lane->slice, BENCH_WAIT_NS);
         lane->number += iterations * lane->area->window;
         return rc == UF_OK ? 0 : bench_fail_library(b, rc, "uf_wait for the end of a slice");
     }
+    bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         if (send_window(b, lane) != 0)
             return -1;
-        if (samples) {
-            uint64_t now = uf_clock_ns();
-            stats_add(samples, (double)(now - last));
-            last = now;
-        }
+        bench_meter_step(meter);
     }
-    *ns = (double)(uf_clock_ns() - start) / (double)iterations;
     return tell_end(b, lane);
 }
 
@@ -244,8 +234,7 @@ static report_row make_row(const bench_pe *b, const bench_area *area, const char
 }
 
 /* Samples are nanoseconds of a step; a row wants `scale` divided by them, or them divided by `scale`. */
-static int add_figure(bench_pe *b, const bench_lane *lane, report_metric metric, const char *unit, double scale,
-                      report_row row)
+static int add_figure(bench_pe *b, const bench_lane *lane, report_metric metric, const char *unit, double scale, report_row row)
 {
     stats copy;
     if (stats_create(&copy, lane->samples.n > 0 ? lane->samples.n : 1) != 0)
@@ -306,6 +295,7 @@ static int add_policies(bench_pe *b, bench_area *area, comparison *c, uint64_t *
         *lane = (bench_lane){.name = policy_names[p],
                              .slice = stream ? stream_slice : ping_pong_slice,
                              .verify = stream ? stream_verify : ping_pong_verify,
+                             .divide = stream ? 1 : 2,
                              .arg = put};
         if (p == POLICY_UNSIGNALLED)
             c->unsignalled = lane;
@@ -341,9 +331,9 @@ static int measure_ping_pong(bench_pe *b, bench_area *area, uint64_t *words)
         return -1;
     if (area->ofi) {
         bench_floor_ofi_size(area->ofi, area->bytes);
-        add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_ofi_ping_pong, .arg = area->ofi});
+        add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_ofi_ping_pong, .arg = area->ofi, .divide = 2});
     } else if (area->bytes <= 8 && strcmp(b->fabric, "local") == 0) {
-        add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_line_slice, .arg = &c.line});
+        add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_line_slice, .arg = &c.line, .divide = 2});
     }
     int rc = bench_interleave(b, c.lanes, c.n, &rounds);
     if (rc == 0 && b->pe == 0)
@@ -382,12 +372,8 @@ static int measure_stream(bench_pe *b, bench_area *area, uint64_t *words)
         add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_ofi_stream, .arg = area->ofi});
     } else if (strcmp(b->fabric, "local") == 0 && b->n_pes == 2 && area->bytes > 0) {
         /* The same buffers, through the same mapping. PE 1 has nothing to do in it. */
-        c.copy = (bench_copy_floor){.dst = mapped,
-                                    .src = area->src,
-                                    .bytes = area->bytes,
-                                    .window = area->window,
-                                    .active = 1,
-                                    .stamped = true};
+        c.copy = (bench_copy_floor){
+            .dst = mapped, .src = area->src, .bytes = area->bytes, .window = area->window, .active = 1, .stamped = true};
         add_floor_lane(&c, (bench_lane){.name = "memcpy", .slice = bench_floor_copy_slice, .arg = &c.copy});
         if (b->pe == 0 && !mapped)
             return bench_fail(b, "uf_ptr gives no mapping of PE 1 although the fabric is local");
@@ -510,8 +496,8 @@ static int measure_size(bench_pe *b, bench_area *area, uint64_t bytes)
         if (rc != UF_OK)
             return bench_fail_library(b, rc, "uf_signal_alloc");
     }
-    if (set_size(b, area, bytes) != 0 || measure_ping_pong(b, area, words[0]) != 0 ||
-        measure_stream(b, area, words[1]) != 0 || (network && measure_counts(b, area, words[2]) != 0))
+    if (set_size(b, area, bytes) != 0 || measure_ping_pong(b, area, words[0]) != 0 || measure_stream(b, area, words[1]) != 0 ||
+        (network && measure_counts(b, area, words[2]) != 0))
         return -1;
     for (size_t i = 0; i < 3; i++) {
         int rc = uf_signal_free(b->world, words[i]);

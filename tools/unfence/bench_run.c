@@ -68,11 +68,7 @@ static bool pin(int pe, int n_pes, bool wanted)
 
 static int pe_main(const bench_job *job, int pe)
 {
-    bench_pe b = {.pe = pe,
-                  .n_pes = job->n_pes,
-                  .fabric = job->fabric,
-                  .options = job->options,
-                  .shared = job->shared};
+    bench_pe b = {.pe = pe, .n_pes = job->n_pes, .fabric = job->fabric, .options = job->options, .shared = job->shared};
     memcpy(b.root, job->root, sizeof b.root);
     b.alone = pin(pe, job->n_pes, !job->options->no_pin);
     int rc = job->benchmark->main(&b);

@@ -20,8 +20,8 @@ typedef struct target_line {
 #define ANY UINT64_MAX
 
 static const target_line lines[] = {
-    {"local: put_signal 8 B one way to a two-cache-line ping-pong", "put-signal", "local", "weak", 8, REPORT_RATIO,
-     "floor", "x", 1.25, true},
+    {"local: put_signal 8 B one way to a two-cache-line ping-pong", "put-signal", "local", "weak", 8, REPORT_RATIO, "floor", "x",
+     1.25, true},
     {"local: 1 MiB put to memcpy between the same buffers", "put-signal", "local", "unsignalled", 1u << 20, REPORT_RATIO,
      "memcpy", "x", 0.9, false},
     {"ofi tcp: put_signal 8 B ping-pong to fi_writedata", "put-signal", "ofi:tcp", "weak", 8, REPORT_RATIO, "floor", "x", 1.15,
@@ -36,14 +36,14 @@ static const target_line lines[] = {
      "x", 0.95, false},
     {"ofi tcp: 8 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 8192, REPORT_RATIO, "unsignalled",
      "x", 0.95, false},
-    {"ofi tcp: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 65536, REPORT_RATIO,
-     "unsignalled", "x", 0.95, false},
+    {"ofi tcp: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 65536, REPORT_RATIO, "unsignalled",
+     "x", 0.95, false},
     {"ofi shm: 1 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 1024, REPORT_RATIO, "unsignalled",
      "x", 0.95, false},
     {"ofi shm: 8 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 8192, REPORT_RATIO, "unsignalled",
      "x", 0.95, false},
-    {"ofi shm: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 65536, REPORT_RATIO,
-     "unsignalled", "x", 0.95, false},
+    {"ofi shm: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 65536, REPORT_RATIO, "unsignalled",
+     "x", 0.95, false},
     {"ofi tcp: data work requests a weak signalled put", "put-signal", "ofi:tcp", "weak", 1024, REPORT_COUNT, NULL,
      "data WRs/put", 1.0, true},
     {"ofi tcp: control work requests a weak signalled put", "put-signal", "ofi:tcp", "weak", 1024, REPORT_COUNT, NULL,
@@ -54,8 +54,8 @@ static const target_line lines[] = {
      "control WRs/put", 1.0 / 64, true},
     {"order protocol alone: signals released a second on one core", "order", "none", "weak", ANY, REPORT_RATE, NULL, "1/s", 20e6,
      false},
-    {"order protocol alone: bytes allocated after creation", "order", "none", "weak", ANY, REPORT_COUNT, NULL,
-     "bytes allocated", 0, true},
+    {"order protocol alone: bytes allocated after creation", "order", "none", "weak", ANY, REPORT_COUNT, NULL, "bytes allocated",
+     0, true},
     {"ep: dispatch+combine, 4096 x 2048 bf16, top-8 of 128, 4 PEs, local, to memcpy by all", "ep", "local", "both", ANY,
      REPORT_RATIO, "floor", "x", 0.5, false},
 };
@@ -72,8 +72,8 @@ static bool row_is(const report_row *row, const target_line *line)
 static void judge(const bench_results *results, report_target *targets)
 {
     for (size_t i = 0; i < N_LINES; i++) {
-        targets[i] = (report_target){
-            .line = lines[i].line, .bound = lines[i].bound, .at_most = lines[i].at_most, .unit = lines[i].unit};
+        targets[i] =
+            (report_target){.line = lines[i].line, .bound = lines[i].bound, .at_most = lines[i].at_most, .unit = lines[i].unit};
         for (size_t k = 0; k < results->n; k++) {
             if (row_is(&results->rows[k], &lines[i])) {
                 targets[i].measured = results->rows[k].p50;

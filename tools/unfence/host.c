@@ -55,8 +55,7 @@ static void read_processor(host_facts *facts)
     cpu_set_t allowed;
     if (uname(&name) == 0) {
         snprintf(facts->kernel, sizeof facts->kernel, "%.*s", (int)sizeof facts->kernel - 1, name.release);
-        snprintf(facts->architecture, sizeof facts->architecture, "%.*s", (int)sizeof facts->architecture - 1,
-                 name.machine);
+        snprintf(facts->architecture, sizeof facts->architecture, "%.*s", (int)sizeof facts->architecture - 1, name.machine);
     }
     if (!read_field("/proc/cpuinfo", "model name", facts->cpu, sizeof facts->cpu))
         snprintf(facts->cpu, sizeof facts->cpu, "unknown");

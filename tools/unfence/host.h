@@ -12,12 +12,12 @@ typedef struct host_facts {
     char cpu[96], kernel[72], architecture[24];
     uint32_t cores_online, cores_allowed;
     uint64_t memory_bytes, memory_available;
-    uint64_t shm_bytes, shm_available;     /* /dev/shm */
-    uint64_t memlock, open_files;          /* soft limits; UINT64_MAX: unlimited */
-    int ptrace_scope;                      /* yama's, -1: there is no yama here */
-    double cpu_quota;                      /* cores that the cgroup allows, 0: no quota */
-    uint64_t periods, throttled;           /* of the cgroup's quota since its start; HOST_UNKNOWN */
-    double load;                           /* processes running, averaged over a minute */
+    uint64_t shm_bytes, shm_available; /* /dev/shm */
+    uint64_t memlock, open_files;      /* soft limits; UINT64_MAX: unlimited */
+    int ptrace_scope;                  /* yama's, -1: there is no yama here */
+    double cpu_quota;                  /* cores that the cgroup allows, 0: no quota */
+    uint64_t periods, throttled;       /* of the cgroup's quota since its start; HOST_UNKNOWN */
+    double load;                       /* processes running, averaged over a minute */
 } host_facts;
 
 void host_read(host_facts *facts);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/private.h"
 #include "options.h"
+#include "world/team.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,10 +27,9 @@ static const char *const provider_names[] = {"efa-direct", "efa", "verbs", "shm"
 
 info_build info_build_facts(void)
 {
-    return (info_build){
-        .version = uf_version(),
-        .compiler = __VERSION__,
-        .build_type = UNFENCE_BUILD_TYPE,
+    return (info_build)
+    {
+        .version = uf_version(), .compiler = __VERSION__, .build_type = UNFENCE_BUILD_TYPE,
 #if defined(__x86_64__)
         .architecture = "x86-64",
 #elif defined(__aarch64__)
@@ -102,7 +102,7 @@ static void count_memory(info_facts *facts)
 {
     info_memory *m = &facts->memory;
     m->heap = (uint64_t)facts->settings.number[UF_SET_HEAP_SIZE];
-    m->signals = (uint64_t)facts->settings.number[UF_SET_SIGNALS] * 8;
+    m->signals = ((uint64_t)facts->settings.number[UF_SET_SIGNALS] + uf_teams_words((int)m->n_pes)) * 8;
     m->address_space = (uint64_t)facts->settings.number[UF_SET_HEAP_MAX] * m->n_pes;
 }
 
@@ -111,7 +111,8 @@ static void find_trouble(info_facts *facts)
     const host_facts *h = &facts->host;
     uint64_t needed = facts->memory.n_pes * facts->memory.heap;
     if (h->cpu_quota > 0)
-        warn(facts, "a cgroup quota allows %.2f cores of %" PRIu32 "; waiting PEs and progress threads use it up and then stand still",
+        warn(facts,
+             "a cgroup quota allows %.2f cores of %" PRIu32 "; waiting PEs and progress threads use it up and then stand still",
              h->cpu_quota, h->cores_allowed);
     if (h->throttled != HOST_UNKNOWN && h->throttled > 0)
         warn(facts, "the cgroup was throttled in %" PRIu64 " of %" PRIu64 " periods: latencies have gaps; raise the CPU limit",
@@ -126,7 +127,8 @@ static void find_trouble(info_facts *facts)
              facts->memory.n_pes, needed >> 20, h->memory_available >> 20);
     if (h->memlock != UINT64_MAX && h->memlock < facts->memory.heap)
         warn(facts,
-             "RLIMIT_MEMLOCK is %" PRIu64 " KiB, below the heap: a NIC that pins memory (efa, verbs) will refuse it; ulimit -l unlimited",
+             "RLIMIT_MEMLOCK is %" PRIu64
+             " KiB, below the heap: a NIC that pins memory (efa, verbs) will refuse it; ulimit -l unlimited",
              h->memlock >> 10);
     if (h->open_files != UINT64_MAX && h->open_files < 64 + 8 * facts->memory.n_pes)
         warn(facts, "RLIMIT_NOFILE is %" PRIu64 ", few for %" PRIu64 " PEs: ulimit -n 4096", h->open_files, facts->memory.n_pes);
@@ -200,7 +202,8 @@ static void print_usable(const info_provider *p)
         printf("    immediates       none that name their sender: every signal is a message of its own\n");
     printf("    completion       puts: %s; immediates: %s\n", c->write_placed ? "placed at the target" : "source reusable",
            c->imm_placed ? "placed at the target" : "source reusable, receipts tell the rest");
-    printf("    message          at most %s, inline up to %" PRIu32 " B\n", tool_format_bytes(c->max_message, a), c->inline_bytes);
+    printf("    message          at most %s, inline up to %" PRIu32 " B\n", tool_format_bytes(c->max_message, a),
+           c->inline_bytes);
     printf("    depths           send %" PRIu32 ", completions %s, receives %s\n", c->tx_depth, depth_text(c->cq_depth, b),
            depth_text(c->max_receives, d));
     printf("    memory           %s registration of local buffers, remote addresses are %s%s\n", c->needs_desc ? "needs" : "no",
@@ -242,7 +245,10 @@ static void print_settings(const info_facts *facts)
     for (int id = 0; id < UF_SETTING_COUNT; id++) {
         const uf_setting_info *setting = uf_setting_describe((uf_setting_id)id);
         const char *value = facts->settings.text[id];
-        printf("  %-26s %-12s %s\n", setting->name, *value ? value : *setting->def ? setting->def : "(empty)",
+        printf("  %-26s %-12s %s\n", setting->name,
+               *value          ? value
+               : *setting->def ? setting->def
+                               : "(empty)",
                facts->settings.from_environment[id] ? "environment" : "default");
     }
 }
@@ -273,7 +279,8 @@ int info_command(int argc, char **argv)
     const tool_usage usage = {
         .command = "unfence info",
         .synopsis = "[OPTIONS]",
-        .text = "Prints the version, the fabrics and providers that can be used here with their limits (or why they are refused), what\n"
+        .text = "Prints the version, the fabrics and providers that can be used here with their limits (or why they are "
+                "refused), what\n"
                 "the host offers, the settings in force with their origin, the memory that a world sets aside, and warnings.",
         .options = options,
         .n_options = sizeof options / sizeof *options};

@@ -15,8 +15,8 @@
 typedef struct info_provider {
     char fabric[16], provider[32];
     bool usable;
-    uf_fabric_caps caps; /* if usable */
-    char refused[400];   /* else */
+    uf_fabric_caps caps;  /* if usable */
+    char refused[400];    /* else */
     uint64_t order_bytes; /* memory of the ordering protocol for the PEs asked for, 0 if it would not fit */
 } info_provider;
 

@@ -97,8 +97,7 @@ const char *tool_format_bytes(uint64_t bytes, char text[24])
 
 void tool_help(const tool_usage *usage)
 {
-    printf("usage: %s%s%s\n\n%s\n\noptions:\n", usage->command, *usage->synopsis ? " " : "", usage->synopsis,
-           usage->text);
+    printf("usage: %s%s%s\n\n%s\n\noptions:\n", usage->command, *usage->synopsis ? " " : "", usage->synopsis, usage->text);
     for (size_t i = 0; i < usage->n_options; i++) {
         const tool_option *option = &usage->options[i];
         char left[48];

@@ -38,13 +38,13 @@ typedef enum tool_option_type {
 } tool_option_type;
 
 typedef struct tool_option {
-    const char *name;     /* with its dashes, "--sizes" */
+    const char *name; /* with its dashes, "--sizes" */
     tool_option_type type;
     void *value;          /* where it goes, of the type named above */
     const char *argument; /* what the help calls the value, "LIST"; NULL for flags */
     const char *doc;
-    uint64_t min, max;            /* of numbers; both 0: no bound */
-    const char *const *allowed;   /* of names, NULL-terminated; NULL: any */
+    uint64_t min, max;          /* of numbers; both 0: no bound */
+    const char *const *allowed; /* of names, NULL-terminated; NULL: any */
 } tool_option;
 
 typedef struct tool_usage {

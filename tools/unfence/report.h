@@ -34,7 +34,7 @@ typedef struct report_target {
     const char *line;
     double measured, bound;
     const char *unit;
-    bool at_most;  /* met if measured <= bound, else if measured >= bound */
+    bool at_most;       /* met if measured <= bound, else if measured >= bound */
     bool measured_here; /* false: this machine or build cannot measure it */
 } report_target;
 

@@ -9,7 +9,7 @@
 typedef struct stats {
     double *values;
     size_t capacity, n;
-    uint64_t seen;   /* samples offered; beyond capacity a uniform choice of them is kept */
+    uint64_t seen; /* samples offered; beyond capacity a uniform choice of them is kept */
     uint64_t random;
 } stats;
 

@@ -108,7 +108,9 @@ static int take_sent(uf_ofi_rail *rail, uf_ofi_slot *slot, uf_cqe *cqe)
 
 static int take(uf_ofi *ofi, uf_ofi_rail *rail, const struct fi_cq_data_entry *entry, fi_addr_t from, uf_cqe *cqe)
 {
-    uf_ofi_slot *slot = entry->op_context;
+    /* shm of 1.17 leaves its own bits in the context of a peer's write: only what points into our slots is one. */
+    uintptr_t offset = (uintptr_t)entry->op_context - (uintptr_t)rail->slots;
+    uf_ofi_slot *slot = offset < rail->n_slots * sizeof *rail->slots ? entry->op_context : NULL;
     if (slot && slot->kind != UF_OFI_SLOT_RECEIVE)
         return take_sent(rail, slot, cqe);
     if (entry->flags & FI_REMOTE_CQ_DATA) {
@@ -163,8 +165,10 @@ static int take_error(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqe)
              cut      ? fi_strerror(entry.err)
              : detail ? detail
                       : "no detail");
-    if (rail->owes && rail->owed_to == slot->peer)
-        rail->owes = false;
+    if (rail->owed && rail->owed->peer == slot->peer) {
+        uf_ofi_slot_give(rail, rail->owed);
+        rail->owed = NULL;
+    }
     take_sent(rail, slot, cqe);
     cqe->status = uf_ofi_code(entry.err);
     return 1;
@@ -181,7 +185,7 @@ static int poll_rail(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqes, int max)
     ssize_t got = named ? fi_cq_readfrom(rail->cq, entries, wanted, from) : fi_cq_read(rail->cq, entries, wanted);
     if (unlikely(rail->unposted != NULL))
         receive_again(ofi, rail);
-    if (unlikely(rail->owes))
+    if (unlikely(rail->owed != NULL))
         uf_ofi_pay(rail);
     if (got == -FI_EAGAIN)
         return 0;
@@ -226,7 +230,7 @@ int uf_ofi_wait_fd(uf_fabric *f)
 int uf_ofi_arm(uf_fabric *f)
 {
     uf_ofi *ofi = (uf_ofi *)f;
-    if (ofi->wait_fd < 0 || ofi->rails[0].unposted || ofi->rails[0].owes)
+    if (ofi->wait_fd < 0 || ofi->rails[0].unposted || ofi->rails[0].owed)
         return UF_EAGAIN;
     struct fid *fids[] = {&ofi->rails[0].cq->fid};
     return fi_trywait(ofi->rails[0].fabric, fids, 1) == 0 ? UF_OK : UF_EAGAIN;

@@ -98,34 +98,59 @@ static ssize_t start_write(uf_ofi *ofi, uf_ofi_rail *rail, uf_ofi_slot *slot, co
 
 int uf_ofi_pay(uf_ofi_rail *rail)
 {
-    ssize_t rc = fi_inject_writedata(rail->ep, &rail->owed_data, 0, rail->owed_data, rail->address_of[rail->owed_to],
-                                     rail->owed_at, rail->owed_key);
+    uf_ofi_slot *slot = rail->owed;
+    ssize_t rc = fi_writedata(rail->ep, &slot->wire, 0, rail->slots_desc, rail->owed_data, rail->address_of[slot->peer],
+                              rail->owed_at, rail->owed_key, &slot->context);
     if (rc == -FI_EAGAIN)
         return UF_EAGAIN;
-    /* Any other refusal means that the connection is gone: the WR's own CQE tells it. */
-    rail->owes = false;
+    rail->owed = NULL;
+    if (rc) /* the connection is gone: the CQE of the first half tells it */
+        uf_ofi_slot_give(rail, slot);
     return UF_OK;
 }
 
-static int post_write(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, bool imm)
+/* A write with immediate as two operations (select.c says where and why). Both slots are had before the first goes, so that a refusal
+ * means that nothing happened; the second waits in the rail if the provider's queue filled up between the two. */
+static int post_divided(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, uint64_t data)
 {
-    uint64_t data = ofi->data_prefix | wr->imm;
-    if (wr->flags & UF_WR_SILENT)
-        return post_silent_write(ofi, rail, wr, imm, data);
-    uf_ofi_slot *slot = take(rail, wr, UF_OFI_SLOT_SENT);
-    if (!slot)
-        return UF_EAGAIN;
-    bool divided = imm && wr->bytes > ofi->whole_imm;
-    ssize_t rc = start_write(ofi, rail, slot, wr, imm && !divided, data);
-    if (unlikely(divided) && rc == 0) {
-        rail->owes = true;
-        rail->owed_to = wr->peer;
+    uf_ofi_slot *second = take(rail, wr, UF_OFI_SLOT_SILENT);
+    uf_ofi_slot *first = second ? take(rail, wr, UF_OFI_SLOT_SENT) : NULL;
+    ssize_t rc = first ? start_write(ofi, rail, first, wr, false, data) : -FI_EAGAIN;
+    if (rc == 0) {
+        rail->owed = second;
         rail->owed_data = data;
         rail->owed_at = wr->remote;
         rail->owed_key = wr->remote_key;
         uf_ofi_pay(rail);
+        return UF_OK;
     }
-    return post_slot(ofi, rail, slot, wr, rc);
+    if (first)
+        uf_ofi_slot_give(rail, first);
+    if (second)
+        uf_ofi_slot_give(rail, second);
+    return refused(ofi, wr, rc);
+}
+
+static int post_write(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr, bool imm)
+{
+    uf_wr aimed;
+    if (wr->bytes == 0) {
+        aimed = *wr;
+        aimed.remote = rail->nowhere_of[wr->peer].at;
+        aimed.remote_key = rail->nowhere_of[wr->peer].key;
+        aimed.local = (uint64_t)(uintptr_t)rail->slots;
+        aimed.local_desc = (uint64_t)(uintptr_t)rail->slots_desc;
+        wr = &aimed;
+    }
+    uint64_t data = ofi->data_prefix | wr->imm;
+    if (wr->flags & UF_WR_SILENT)
+        return post_silent_write(ofi, rail, wr, imm, data);
+    if (imm && wr->bytes > ofi->whole_imm)
+        return post_divided(ofi, rail, wr, data);
+    uf_ofi_slot *slot = take(rail, wr, UF_OFI_SLOT_SENT);
+    if (!slot)
+        return UF_EAGAIN;
+    return post_slot(ofi, rail, slot, wr, start_write(ofi, rail, slot, wr, imm, data));
 }
 
 static int post_read(uf_ofi *ofi, uf_ofi_rail *rail, const uf_wr *wr)
@@ -188,7 +213,7 @@ int uf_ofi_post(uf_fabric *f, const uf_wr *wr)
     uf_ofi_rail *rail = &ofi->rails[wr->rail];
     if (unlikely(rail->address_of[wr->peer] == FI_ADDR_NOTAVAIL || wr->bytes > ofi->base.caps.max_message))
         return bad_wr(ofi, wr);
-    if (unlikely(rail->owes) && uf_ofi_pay(rail))
+    if (unlikely(rail->owed != NULL) && uf_ofi_pay(rail))
         return UF_EAGAIN;
     switch ((uf_verb)wr->verb) {
     case UF_VERB_WRITE:

@@ -280,7 +280,7 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
                                        : uf_ofi_choose_source(info);
     ofi->data_prefix = ofi->source == UF_OFI_SOURCE_DATA ? (uint64_t)params->pe << 32 : 0;
     ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
-    ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
+    ofi->inject_send = tuning->no_inject ? 0 : uf_ofi_inject_send_size(info);
     ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
 
     ofi->whole_imm = uf_ofi_whole_imm_size(info);
@@ -351,7 +351,8 @@ static int make_slots(uf_ofi *ofi, uint32_t index)
     rail->slots = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     rail->address_of = malloc(ofi->n_pes * sizeof *rail->address_of);
     rail->pe_of = malloc(ofi->n_pes * sizeof *rail->pe_of);
-    if (!rail->slots || !rail->address_of || !rail->pe_of)
+    rail->nowhere_of = calloc(ofi->n_pes, sizeof *rail->nowhere_of);
+    if (!rail->slots || !rail->address_of || !rail->pe_of || !rail->nowhere_of)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for %u work requests and receives (%zu bytes)", ofi->pe, rail->n_slots,
                        bytes);
     memset(rail->slots, 0, bytes);
@@ -361,10 +362,12 @@ static int make_slots(uf_ofi *ofi, uint32_t index)
     }
     for (uint32_t i = caps->tx_depth; i-- > 0;)
         uf_ofi_slot_give(rail, &rail->slots[i]);
-    if (!caps->needs_desc)
-        return UF_OK;
     ofi->next_key++;
-    int rc = uf_ofi_mr_rail(ofi, index, rail->slots, bytes, false, &rail->slots_mr);
+    int rc = uf_ofi_mr_rail(ofi, index, rail->nowhere, sizeof rail->nowhere, true, &rail->nowhere_mr);
+    if (rc || !caps->needs_desc)
+        return rc;
+    ofi->next_key++;
+    rc = uf_ofi_mr_rail(ofi, index, rail->slots, bytes, false, &rail->slots_mr);
     if (rc == UF_OK)
         rail->slots_desc = fi_mr_desc(rail->slots_mr);
     return rc;
@@ -430,9 +433,9 @@ static int measure_address(uf_ofi *ofi)
     size_t bytes = sizeof name;
     int rc = fi_getname(&ofi->rails[0].ep->fid, name, &bytes);
     bool string = ofi->rails[0].info->addr_format == FI_ADDR_STR;
-    if (rc || bytes > sizeof name || (string && bytes > STRING_ADDRESS_BYTES))
+    if (rc || bytes > sizeof name - sizeof(uf_ofi_nowhere) || (string && bytes > STRING_ADDRESS_BYTES))
         return uf_ofi_fail(UF_EFABRIC, rc ? rc : -FI_ETOOSMALL, "PE %d: the address of the endpoint cannot be had", ofi->pe);
-    ofi->base.caps.address_bytes = string ? STRING_ADDRESS_BYTES : bytes;
+    ofi->base.caps.address_bytes = sizeof(uf_ofi_nowhere) + (string ? STRING_ADDRESS_BYTES : bytes);
     if (strcmp(ofi->base.caps.provider, "shm"))
         return UF_OK;
     snprintf(ofi->base.caps.detail, sizeof ofi->base.caps.detail, "%s", name);
@@ -447,6 +450,8 @@ static void close_rail(uf_ofi_rail *rail)
         fi_close(&rail->ep->fid);
     if (rail->slots_mr)
         fi_close(&rail->slots_mr->fid);
+    if (rail->nowhere_mr)
+        fi_close(&rail->nowhere_mr->fid);
     if (rail->cq)
         fi_close(&rail->cq->fid);
     if (rail->av)
@@ -459,6 +464,7 @@ static void close_rail(uf_ofi_rail *rail)
     free(rail->slots);
     free(rail->address_of);
     free(rail->pe_of);
+    free(rail->nowhere_of);
 }
 
 static void ofi_close(uf_fabric *f)
@@ -526,14 +532,18 @@ static int ofi_open(const uf_fabric_params *params, uf_fabric **out)
     return uf_ofi_open_tuned(params, &as_found, out);
 }
 
+/* An address of ours: where writes of 0 bytes go, then libfabric's. */
 static int ofi_address(uf_fabric *f, uint32_t rail, void *address)
 {
     uf_ofi *ofi = (uf_ofi *)f;
     if (rail >= ofi->n_rails)
         return uf_fail(UF_ERANGE, "PE %d: there is no rail %u", ofi->pe, rail);
-    size_t bytes = f->caps.address_bytes;
-    memset(address, 0, bytes);
-    int rc = fi_getname(&ofi->rails[rail].ep->fid, address, &bytes);
+    memset(address, 0, f->caps.address_bytes);
+    uf_ofi_rail *r = &ofi->rails[rail];
+    uf_ofi_nowhere nowhere = {f->caps.virtual_address ? (uint64_t)(uintptr_t)r->nowhere : 0, fi_mr_key(r->nowhere_mr)};
+    memcpy(address, &nowhere, sizeof nowhere);
+    size_t bytes = f->caps.address_bytes - sizeof nowhere;
+    int rc = fi_getname(&r->ep->fid, (unsigned char *)address + sizeof nowhere, &bytes);
     return rc ? uf_ofi_fail(UF_EFABRIC, rc, "PE %d: the address on rail %u cannot be had", ofi->pe, rail) : UF_OK;
 }
 
@@ -544,11 +554,12 @@ static int ofi_connect(uf_fabric *f, uint32_t index, uint32_t peer, const void *
         return uf_fail(UF_ERANGE, "PE %d: there is no PE %u on rail %u", ofi->pe, peer, index);
     uf_ofi_rail *rail = &ofi->rails[index];
     fi_addr_t made = FI_ADDR_NOTAVAIL;
-    int rc = fi_av_insert(rail->av, address, 1, &made, 0, NULL);
+    int rc = fi_av_insert(rail->av, (const unsigned char *)address + sizeof(uf_ofi_nowhere), 1, &made, 0, NULL);
     if (rc != 1)
         return uf_ofi_fail(UF_EPEER, rc < 0 ? rc : -FI_EADDRNOTAVAIL,
                            "PE %d: the address of PE %u on rail %u was refused by provider %s (it takes %zu endpoints)", ofi->pe,
                            peer, index, f->caps.provider, rail->info->domain_attr->ep_cnt);
+    memcpy(&rail->nowhere_of[peer], address, sizeof rail->nowhere_of[peer]);
     rail->address_of[peer] = made;
     if (made < ofi->n_pes)
         rail->pe_of[made] = peer;

@@ -58,6 +58,12 @@ typedef struct uf_ofi_slot {
     uf_ofi_wire wire; /* a message, either way; also the copy of a silent write's source */
 } uf_ofi_slot;
 
+/* Where a write of 0 bytes goes: providers look its key up all the same, and tcp;ofi_rxm drops one with a wrong key without
+ * a word. Each PE registers a few bytes for it and tells where they are with its address. */
+typedef struct uf_ofi_nowhere {
+    uint64_t at, key;
+} uf_ofi_nowhere;
+
 typedef struct uf_ofi_rail {
     struct fi_info *info;
     struct fid_fabric *fabric;
@@ -66,13 +72,15 @@ typedef struct uf_ofi_rail {
     struct fid_cq *cq;
     struct fid_ep *ep;
     fi_addr_t *address_of; /* by PE; FI_ADDR_NOTAVAIL until connected */
+    uf_ofi_nowhere *nowhere_of; /* by PE */
+    struct fid_mr *nowhere_mr;
+    unsigned char nowhere[64];
     uint32_t *pe_of;       /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
     uf_ofi_slot *slots;    /* tx_depth for sending, then the receives */
     uint32_t n_slots;
     uf_ofi_slot *free;     /* of the first tx_depth */
     uf_ofi_slot *unposted; /* receives that the provider refused with EAGAIN; tried again by poll */
-    bool owes;             /* the second half of a divided write (ep.c) still has to go, to `owed_to` */
-    uint32_t owed_to;
+    uf_ofi_slot *owed;     /* of the second half of a divided write (ep.c) that still has to go; to owed->peer */
     uint64_t owed_data, owed_at, owed_key;
     struct fid_mr *slots_mr; /* where local buffers must be registered */
     void *slots_desc;
@@ -135,7 +143,8 @@ bool uf_ofi_default_level_placed(const struct fi_info *info);
 /* A CQ that can wake a sleeper costs a tcp ping-pong about 1 us a hop (an epoll set to keep, measured on 1.17), so it is asked for only
  * where more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. */
 bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores);
-/* Largest size that may be injected as a write, given that the provider cannot say it in fi_info. */
+/* Largest size that may be injected, as a message and as a write. */
+size_t uf_ofi_inject_send_size(const struct fi_info *info);
 size_t uf_ofi_inject_write_size(const struct fi_info *info);
 /* Largest write with immediate that may be one operation; larger ones are a write, then an empty write with the immediate. */
 size_t uf_ofi_whole_imm_size(const struct fi_info *info);

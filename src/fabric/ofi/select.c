@@ -214,21 +214,32 @@ bool uf_ofi_default_level_placed(const struct fi_info *info)
     return (info->tx_attr->op_flags & (FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE)) || is_efa_direct(info);
 }
 
+/* rxm over tcp follows a NULL context (seen in 1.17) when a connection ends while it holds something without one: an injected operation
+ * that still waits in the sender's queue, or a write with CQ data that the target has received in part. The survivor of a killed peer
+ * crashes. So nothing is injected there, and nothing with CQ data is large. */
+static bool crashes_on_null_context(const struct fi_info *info)
+{
+    return strcasecmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;
+}
+
+size_t uf_ofi_inject_send_size(const struct fi_info *info)
+{
+    return crashes_on_null_context(info) ? 0 : info->tx_attr->inject_size;
+}
+
 /* inject_size speaks of messages. It holds for writes as well, but on efa-direct, whose queues have no inline writes unless
  * they were made wide. */
 size_t uf_ofi_inject_write_size(const struct fi_info *info)
 {
-    return is_efa_direct(info) ? 0 : info->tx_attr->inject_size;
+    return is_efa_direct(info) ? 0 : uf_ofi_inject_send_size(info);
 }
 
-/* rxm over tcp in 1.17 follows a NULL context when a connection ends while a write with CQ data is half received: the survivor of a killed
- * peer would crash. A write without CQ data is dropped cleanly, and an empty one cannot be half received. So beyond a size that a
- * socket takes at once, such a write is divided: the provider promises the order of the two (FI_ORDER_RMA_WAW is message order here: one
- * connection, one stream), and then the completion of the second proves the first. */
+/* Where it must not be large, a write with immediate beyond a size that a socket takes at once is divided into a write and an empty write
+ * with the immediate: a plain write is dropped cleanly and an empty one cannot be half received. The provider promises the order of
+ * the two (FI_ORDER_RMA_WAW is message order: one connection, one stream), and then the completion of the second proves the first. */
 size_t uf_ofi_whole_imm_size(const struct fi_info *info)
 {
-    bool rxm_tcp = strcasecmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;
-    return rxm_tcp && (info->tx_attr->msg_order & FI_ORDER_RMA_WAW) ? 4096 : SIZE_MAX;
+    return crashes_on_null_context(info) && (info->tx_attr->msg_order & FI_ORDER_RMA_WAW) ? 4096 : SIZE_MAX;
 }
 
 bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores)
