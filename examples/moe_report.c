@@ -180,6 +180,7 @@ static struct json_object *run_json(const moe_job *job, const moe_run *run)
 
 int moe_report_json(const moe_job *job)
 {
+    json_c_set_serialization_double_format("%.3f", JSON_C_OPTION_GLOBAL);
     struct json_object *o = json_object_new_object(), *shape = json_object_new_object(), *runs = json_object_new_array();
     if (!o || !shape || !runs)
         return -1;

@@ -10,7 +10,7 @@
 void uf_order_cookie_free(uf_order *o, uint32_t index)
 {
     uf_order_cookie *c = &o->cookies[index];
-    if (uf_unlikely(o->config.duplicates) && c->prev != index)
+    if (uf_unlikely(o->save) && c->prev != index)
         uf_order_overlap_remove(o, c->flow, index);
     c->flow->in_flight--;
     c->type = UF_WR_FREE;
@@ -159,13 +159,13 @@ int uf_order_end_flow(uf_order *o, uf_order_flow *flow, int status)
     if (flow->asking)
         o->outstanding--;
     flow->asking = 0;
+    o->edges.failed(o->edges.arg, flow->peer, status); /* the reason before its consequences */
     end_lanes(o, flow);
     uf_order_receiver_end(o, flow);
     end_cookies(o, flow, status);
     end_entries(o, flow, NULL, status);
     end_slots(o, flow, status);
     o->attention = true;
-    o->edges.failed(o->edges.arg, flow->peer, status);
     return status;
 }
 
@@ -181,9 +181,9 @@ int uf_order_end_lane(uf_order *o, uf_order_lane *lane, int status)
             o->cookies[i].entry = UF_NONE;
     }
     lane->queue = lane->held = lane->ready = (uf_order_queue){UF_NONE, UF_NONE};
+    o->edges.failed(o->edges.arg, lane->flow->peer, status);
     end_entries(o, lane->flow, lane, status);
     o->attention = true;
-    o->edges.failed(o->edges.arg, lane->flow->peer, status);
     return status;
 }
 

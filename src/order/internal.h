@@ -249,7 +249,7 @@ typedef struct uf_order_flow {
     uint32_t slot_free, slots_used;
     uint32_t parked_free, parked_used;
     uint32_t answers_head, answers_tail; /* parked answers */
-    uint32_t wrs;         /* list of data WRs in flight: only with duplicates */
+    uint32_t wrs;         /* list of data WRs in flight, if `save` */
     uint32_t large;       /* of these, those over more blocks than the filter counts */
     uint16_t filter[UF_FILTER_SLOTS];
 
@@ -276,7 +276,7 @@ struct uf_order {
     bool silent;              /* kind 0 of few bytes needs no CQE: receipts complete it */
     bool silent_control, silent_message;
     bool by_receipt;          /* windows and adds are proven by receipts, not by own CQEs */
-    bool save;                /* WRs in flight are kept whole: for replays or for overlap */
+    bool save;                /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
     bool attention;           /* progress may have something to do */
     uint32_t cookie_free, cookies_free, cookie_reserve;
     uint32_t imm_half, msg_half; /* credits come back when so many were consumed */
@@ -335,7 +335,7 @@ bool uf_order_lane_boundary(uf_order *o, uf_order_lane *lane, bool keep, uint64_
 void uf_order_lane_retire(uf_order *o, uf_order_lane *lane);
 bool uf_order_lane_done_here(uf_order_lane *lane, uint64_t last);
 bool uf_order_lane_done_there(uf_order_lane *lane, uint64_t last);
-bool uf_order_lane_no_plain(uf_order_lane *lane, uint64_t last);
+bool uf_order_lane_no_plain(uf_order *o, uf_order_lane *lane, uint64_t last);
 void uf_order_lane_want(uf_order *o, uf_order_lane *lane);
 bool uf_order_window_room(uf_order *o, uf_order_lane *lane);
 void uf_order_sequence_taken(uf_order *o, uf_order_lane *lane);

@@ -136,28 +136,38 @@ bool uf_order_lane_done_there(uf_order_lane *lane, uint64_t last)
     return true;
 }
 
-/* Their WRs without a sequence have reached the peer's home CQ or memory. */
-bool uf_order_lane_no_plain(uf_order_lane *lane, uint64_t last)
-{
-    for (uint64_t n = lane->oldest; n <= least(last, lane->newest); n++) {
-        uf_order_batch *b = uf_order_batch_of(lane, n);
-        if (b->plain || b->plain_epoch > lane->flow->receipted)
-            return false;
-    }
-    return true;
-}
-
-/* Asks for the receipts that kept batches lack, once all of a batch is posted: earlier it would not cover the batch. */
-void uf_order_lane_want(uf_order *o, uf_order_lane *lane)
+/* Their WRs without a sequence have reached the peer's home CQ or memory. Asks for the receipt if only that is missing. */
+bool uf_order_lane_no_plain(uf_order *o, uf_order_lane *lane, uint64_t last)
 {
     uint64_t epoch = 0;
+    bool none = true;
+    for (uint64_t n = lane->oldest; n <= least(last, lane->newest); n++) {
+        uf_order_batch *b = uf_order_batch_of(lane, n);
+        if (b->plain)
+            none = false;
+        if (b->plain_epoch > epoch)
+            epoch = b->plain_epoch;
+    }
+    if (epoch <= lane->flow->receipted)
+        return none;
+    uf_order_receipt_want(o, lane->flow, epoch);
+    return false;
+}
+
+/* Asks for the receipts that kept batches and those before them lack, once all of a batch is posted: earlier it would not cover
+ * the batch. */
+void uf_order_lane_want(uf_order *o, uf_order_lane *lane)
+{
+    uint64_t epoch = 0, wanted = 0;
     for (uint64_t n = lane->oldest; n <= lane->newest; n++) {
         uf_order_batch *b = uf_order_batch_of(lane, n);
-        if (b->keep && b->waiting == 0 && b->epoch > epoch)
+        if (b->waiting == 0 && b->epoch > epoch)
             epoch = b->epoch;
+        if (b->keep)
+            wanted = epoch;
     }
-    if (epoch > lane->flow->receipted)
-        uf_order_receipt_want(o, lane->flow, epoch);
+    if (wanted > lane->flow->receipted)
+        uf_order_receipt_want(o, lane->flow, wanted);
 }
 
 /* ---------------------------------------------------------------- marks */

@@ -97,7 +97,7 @@ static void entry_left(uf_order *o, uf_order_queue *from, uint32_t entry)
     e->left = true;
     b->open--;
     b->waiting--;
-    if (b->keep && b->waiting == 0)
+    if (b->waiting == 0)
         uf_order_lane_want(o, lane);
     if (e->wrs)
         return;
@@ -319,8 +319,6 @@ static bool set_aside(uf_order *o, uf_order_lane *lane, uint32_t entry)
         return false;
     if (e->strong) {
         uf_order_lane_boundary(o, lane, lane->plain_epoch > lane->flow->receipted, &e->boundary);
-        if (lane->plain_epoch > lane->flow->receipted)
-            uf_order_receipt_want(o, lane->flow, lane->plain_epoch);
         o->counters.held_strong++;
     }
     uf_order_queue_remove(o, &lane->queue, entry);
@@ -377,7 +375,7 @@ static void promote(uf_order *o, uf_order_lane *lane)
     while (lane->held.head != UF_NONE) {
         uint32_t entry = lane->held.head;
         uf_order_entry *e = &o->entries[entry];
-        if (!e->strong || !uf_order_lane_no_plain(lane, e->boundary))
+        if (!e->strong || !uf_order_lane_no_plain(o, lane, e->boundary))
             return;
         uf_order_queue_remove(o, &lane->held, entry);
         uf_order_queue_push(o, &lane->ready, entry);

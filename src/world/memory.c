@@ -427,7 +427,7 @@ void *uf_ptr(uf_world *w, const void *sym, int pe)
     if (!w || !uf_world_check_pe(w, pe) || !sym)
         return NULL;
     if (pe == w->pe)
-        return (void *)(uintptr_t)sym;
+        return uf_memory_find(w, sym, 1) ? (void *)(uintptr_t)sym : NULL;
     const uf_peer *p = &w->peers[pe];
     if (!p->mapped)
         return NULL;

@@ -52,10 +52,16 @@ static void tick(void *arg, uint64_t now)
         uf_engine_fail_peer(w->engine, (uint32_t)pe, rc);
 }
 
+/* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. */
 static void engine_failed(void *arg, uint32_t peer, int status)
 {
     (void)peer;
-    uf_world_fail(arg, status, uf_error_message());
+    uf_world *w = arg;
+    char why[sizeof w->why];
+    int pe;
+    snprintf(why, sizeof why, "%s", uf_error_message());
+    int news = uf_bootstrap_poll(w->bootstrap, &pe);
+    uf_world_fail(w, news ? news : status, news ? uf_error_message() : why);
 }
 
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)

@@ -68,7 +68,8 @@ void run_sink_flush(run_sink *sink)
         sent += (size_t)n;
     }
     sink->used -= sent;
-    memmove(sink->data, sink->data + sent, sink->used);
+    if (sent && sink->used)
+        memmove(sink->data, sink->data + sent, sink->used);
 }
 
 void run_sink_drain(run_sink *sink, int ms)

@@ -108,7 +108,9 @@ static int take_sent(uf_ofi_rail *rail, uf_ofi_slot *slot, uf_cqe *cqe)
 
 static int take(uf_ofi *ofi, uf_ofi_rail *rail, const struct fi_cq_data_entry *entry, fi_addr_t from, uf_cqe *cqe)
 {
-    uf_ofi_slot *slot = entry->op_context;
+    /* shm of 1.17 leaves its own bits in the context of a peer's write: only what points into our slots is one. */
+    uintptr_t offset = (uintptr_t)entry->op_context - (uintptr_t)rail->slots;
+    uf_ofi_slot *slot = offset < rail->n_slots * sizeof *rail->slots ? entry->op_context : NULL;
     if (slot && slot->kind != UF_OFI_SLOT_RECEIVE)
         return take_sent(rail, slot, cqe);
     if (entry->flags & FI_REMOTE_CQ_DATA) {
