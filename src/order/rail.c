@@ -83,6 +83,25 @@ bool uf_order_overlaps(uf_order *o, const uf_order_flow *flow, uint64_t remote, 
 
 /* ---------------------------------------------------------------- replay */
 
+/* A replay arrives without a credit of its own, as the first copy may have come and given it back. So with several rails not only what is
+ * unconsumed but also what has no CQE is at most a flow's credits, and each rail that breaks adds at most that to another's CQ. */
+bool uf_order_may_replay(const uf_order *o, const uf_order_flow *flow, uint8_t type)
+{
+    if (type == UF_WR_ADD || type == UF_WR_SEQUENCE)
+        return flow->open_imm < o->config.credits;
+    if (type == UF_WR_MESSAGE || type == UF_WR_REQUEST || type == UF_WR_LAST)
+        return flow->open_msg < o->general;
+    return true;
+}
+
+void uf_order_may_replay_count(uf_order_flow *flow, uint8_t type, int by)
+{
+    if (type == UF_WR_ADD || type == UF_WR_SEQUENCE)
+        flow->open_imm += (uint32_t)by;
+    if (type == UF_WR_MESSAGE || type == UF_WR_REQUEST || type == UF_WR_LAST)
+        flow->open_msg += (uint32_t)by;
+}
+
 static void replay_push(uf_order *o, uint32_t cookie)
 {
     uf_order_cookie *c = &o->cookies[cookie];

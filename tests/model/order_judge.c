@@ -235,7 +235,8 @@ void judge_failed(world *w, uint32_t index, uint32_t flow, int status)
     note(w, "failed", index, flow, (uint32_t)status);
     bool rail = status == UF_EFABRIC && w->break_at != UINT32_MAX;
     if (status == UF_EPEER && (p->flow_told[flow] || w->pes[flow].flow_told[index])) {
-        p->flow_failed[flow] = true; /* the judge said so */
+        p->flow_failed[flow] = true; /* the workload said so */
+        excuse_flow(w, index, flow);
         return;
     }
     if (!rail)
