@@ -10,8 +10,11 @@
 void uf_order_cookie_free(uf_order *o, uint32_t index)
 {
     uf_order_cookie *c = &o->cookies[index];
-    if (uf_unlikely(o->save) && c->prev != index)
-        uf_order_overlap_remove(o, c->flow, index);
+    if (uf_unlikely(o->save)) {
+        uf_order_may_replay_count(c->flow, c->type, -1);
+        if (c->prev != index)
+            uf_order_overlap_remove(o, c->flow, index);
+    }
     c->flow->in_flight--;
     c->type = UF_WR_FREE;
     c->generation++;

@@ -259,7 +259,8 @@ typedef struct uf_order_flow {
     uint32_t rails_closed;   /* receiver: rails of this peer from which nothing more is taken */
     uint32_t rails_asked;    /* receiver: rails whose counts are to be told once they are drained */
     uint32_t rails_tell;     /* receiver: rails whose counts are to be told now */
-    uint32_t receipted_sum;  /* immediates and messages that receipts cover */
+    uint32_t open_imm, open_msg; /* several rails: those without CQE, which might have to be sent again */
+    uint32_t rails_used;     /* sender: rails that have carried something to this peer */
     int status;
 } uf_order_flow;
 
@@ -401,6 +402,8 @@ void uf_order_window_free(uf_order *o, uf_order_window *window);
 bool uf_order_overlaps(uf_order *o, const uf_order_flow *flow, uint64_t remote, uint64_t bytes);
 void uf_order_overlap_add(uf_order *o, uf_order_flow *flow, uint32_t cookie);
 void uf_order_overlap_remove(uf_order *o, uf_order_flow *flow, uint32_t cookie);
+bool uf_order_may_replay(const uf_order *o, const uf_order_flow *flow, uint8_t type);
+void uf_order_may_replay_count(uf_order_flow *flow, uint8_t type, int by);
 uf_order_hold uf_order_replay(uf_order *o);
 uf_order_hold uf_order_count_pump(uf_order *o, uf_order_flow *flow);
 int uf_order_count_asked(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire);

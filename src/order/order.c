@@ -64,6 +64,7 @@ static uint32_t general_of(const uf_order_config *c)
     return c->message_credits - answers_of(c);
 }
 
+/* With several rails, what was in flight on a broken one may arrive once more over another: a credit covers one arrival per rail. */
 uint64_t uf_order_receives(const uf_order_config *config)
 {
     uint64_t flow = config->message_credits;
@@ -71,12 +72,13 @@ uint64_t uf_order_receives(const uf_order_config *config)
         flow += CONTROL_RESERVE;
     if (config->n_rails > 1)
         flow += COUNT_RESERVE;
-    return flow * config->n_flows;
+    return flow * config->n_flows * config->n_rails;
 }
 
 uint64_t uf_order_remote_cqes(const uf_order_config *config)
 {
-    return config->immediates ? ((uint64_t)config->credits + CONTROL_RESERVE) * config->n_flows : 0;
+    uint64_t flow = (uint64_t)config->credits + CONTROL_RESERVE;
+    return config->immediates ? flow * config->n_flows * config->n_rails : 0;
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -135,7 +137,7 @@ static void init_flow(uf_order *o, uint32_t index)
     f->tx_imm[0] = f->tx_msg[0] = f->rx_imm[0] = f->rx_msg[0] = f->arrived[0] = first;
     f->imm_told = f->msg_told = f->closed_imm[0] = f->closed_msg[0] = first;
     f->flip_imm = f->flip_msg = first;
-    f->receipted_sum = 2 * first;
+    f->ask_number[0] = (2 * first) & UF_IMM_VALUE_MASK;
     f->imm_limit = first + c->credits;
     f->msg_limit = first + o->general;
     f->lanes_active_head = f->lanes_active_tail = UF_NONE;

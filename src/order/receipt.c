@@ -41,7 +41,7 @@ int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t
         return UF_OK;
     flow->receipted = flow->asking;
     flow->asking = 0;
-    flow->receipted_sum = flow->flip_imm + flow->flip_msg;
+    flow->control &= ~(1u << UF_CONTROL_QUIET); /* the request itself may have been due again after a rail broke */
     o->outstanding--;
     o->counters.receipts++;
     if (uf_order_before(flow->imm_limit, flow->flip_imm + o->config.credits))
@@ -57,6 +57,10 @@ int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t
 
 void uf_order_quiet_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number)
 {
+    /* Each request counts more than the one before; an old one that was sent again over another rail may come late. */
+    uint32_t newer = uf_field_distance(flow->ask_number[bit], number, UF_IMM_VALUE_BITS);
+    if (newer == 0 || newer > UF_IMM_VALUE_MASK / 2)
+        return;
     flow->ask_number[bit] = number;
     flow->asked |= 1u << bit;
     uf_order_receipt_check(o, flow, bit);

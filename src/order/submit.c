@@ -52,6 +52,8 @@ static inline bool cookie_room(const uf_order *o, const uf_order_flow *flow, uin
 {
     if (type >= UF_WR_ANSWER)
         return o->cookies_free > 0;
+    if (uf_unlikely(o->config.n_rails > 1) && !uf_order_may_replay(o, flow, type))
+        return false;
     uint32_t room = o->cookies_free > o->cookie_reserve ? o->cookies_free - o->cookie_reserve : 0;
     return flow->in_flight < 4 * room;
 }
@@ -86,6 +88,8 @@ static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, co
     if (uf_unlikely(o->save)) {
         o->saved[index] = *wr;
         c->prev = index; /* in no list */
+        flow->rails_used |= 1u << wr->rail;
+        uf_order_may_replay_count(flow, like->type, 1);
         if (wr->verb <= UF_VERB_WRITE_IMM && wr->bytes)
             uf_order_overlap_add(o, flow, index);
     }

@@ -63,7 +63,7 @@ typedef struct run_options {
 } run_options;
 
 typedef struct run_result {
-    char violation[256]; /* "" if there is none */
+    char violation[640]; /* "" if there is none */
     uint32_t seen;
     uint32_t n_ops;
     uint64_t applied, steps;
@@ -119,7 +119,7 @@ typedef struct cq_entry {
 typedef struct cq {
     cq_entry entry[MAX_CQ];
     uint32_t head, n, messages;
-    uint32_t control[MAX_PES]; /* unconsumed, by source */
+    uint32_t control[MAX_PES], immediate[MAX_PES], message[MAX_PES]; /* unconsumed, by source */
 } cq;
 
 typedef struct pe {
@@ -127,7 +127,6 @@ typedef struct pe {
     uf_order_ctx ctx[MAX_CTX];
     lane_record lane[MAX_CTX][MAX_PES];
     cq cq[MAX_RAILS];
-    uint32_t unconsumed_imm[MAX_PES], unconsumed_msg[MAX_PES];
     uint32_t stalled; /* steps for which it does nothing */
     bool held;        /* stalled until the workload says otherwise */
     bool rail_told[MAX_RAILS];
@@ -211,7 +210,7 @@ void judge_mark(world *w, const mark_record *m);
 void judge_message_posted(world *w, const uf_wr *wr, uint32_t src);
 void judge_failed(world *w, uint32_t pe, uint32_t flow, int status);
 void judge_end(world *w);
-bool judge_all_complete(world *w, bool without_held);
+bool judge_all_complete(world *w, bool without_held, uint32_t *open);
 void excuse_flow(world *w, uint32_t a, uint32_t b);
 
 /* order_network.c */

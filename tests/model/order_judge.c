@@ -235,7 +235,8 @@ void judge_failed(world *w, uint32_t index, uint32_t flow, int status)
     note(w, "failed", index, flow, (uint32_t)status);
     bool rail = status == UF_EFABRIC && w->break_at != UINT32_MAX;
     if (status == UF_EPEER && (p->flow_told[flow] || w->pes[flow].flow_told[index])) {
-        p->flow_failed[flow] = true; /* the judge said so */
+        p->flow_failed[flow] = true; /* the workload said so */
+        excuse_flow(w, index, flow);
         return;
     }
     if (!rail)
@@ -248,16 +249,18 @@ void judge_failed(world *w, uint32_t index, uint32_t flow, int status)
     excuse_flow(w, index, flow);
 }
 
-/* Have all operations ended? `without_held`: those to and from the PE that is held up do not count. */
-bool judge_all_complete(world *w, bool without_held)
+/* Have all operations ended? `without_held`: those to and from the PE that is held up do not count. *open: one that has not. */
+bool judge_all_complete(world *w, bool without_held, uint32_t *open)
 {
     for (uint32_t i = 0; i < w->n_ops; i++) {
         op_record *op = &w->ops[i];
         if (without_held && (op->src == w->held_pe || op->dst == w->held_pe))
             continue;
         bool told = op->op.user == 0 || op->done;
-        if (!complete(op) || !complete_here(op) || !(told || op->excused))
+        if (!complete(op) || !complete_here(op) || !(told || op->excused)) {
+            *open = i;
             return false;
+        }
     }
     return true;
 }

@@ -108,12 +108,12 @@ static void push(world *w, wire_wr *x)
     if (message) {
         c->messages++;
         memcpy(e->bytes, x->wr.message, UF_MESSAGE_BYTES);
-        if (++to->unconsumed_msg[x->src] > uf_order_receives(&w->config) / w->n_pes)
+        if (++c->message[x->src] > uf_order_receives(&w->config) / w->n_pes)
             violation(w, "G8: PE %u has more messages from PE %u than its credits", x->wr.peer, x->src);
     } else if (uf_imm_kind(e->imm) == UF_IMM_CONTROL) {
-        if (++c->control[x->src] > 6)
+        if (++c->control[x->src] > 6 * w->config.n_rails)
             violation(w, "G8: PE %u has %u controls from PE %u", x->wr.peer, c->control[x->src], x->src);
-    } else if (++to->unconsumed_imm[x->src] > w->config.credits) {
+    } else if (++c->immediate[x->src] > w->config.credits * w->config.n_rails) {
         violation(w, "G8: PE %u has more immediates from PE %u than its credits", x->wr.peer, x->src);
     }
     note(w, message ? "message arrives" : "immediate arrives", x->src, x->wr.peer, message ? e->bytes[0] : e->imm);
@@ -217,14 +217,14 @@ bool network_consume(world *w, uint32_t index, uint32_t most)
             any = true;
             if (e.message) {
                 c->messages--;
-                p->unconsumed_msg[e.src]--;
+                c->message[e.src]--;
                 uf_order_message(p->order, e.src, e.bytes);
                 continue;
             }
             if (uf_imm_kind(e.imm) == UF_IMM_CONTROL)
                 c->control[e.src]--;
             else
-                p->unconsumed_imm[e.src]--;
+                c->immediate[e.src]--;
             uf_order_imm(p->order, e.src, rail, e.imm);
         }
         if (c->n == 0)

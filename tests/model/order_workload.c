@@ -371,15 +371,17 @@ static void drain(world *w, bool without_held)
     uint32_t idle = 0, rounds = 0;
     while (!w->failed) {
         idle = round_all(w) ? 0 : idle + 1;
-        if (judge_all_complete(w, without_held))
+        uint32_t open;
+        if (judge_all_complete(w, without_held, &open))
             return;
-        if (idle > 64 || ++rounds > 20000) {
-            char text[160] = "";
-            for (uint32_t i = 0; i < w->n_ops; i++)
-                if (!w->ops[i].excused && w->ops[i].has_signal && !w->ops[i].applied)
-                    uf_order_describe(w->pes[w->ops[i].src].order, w->ops[i].dst, text, sizeof text);
-            violation(w, "%s: operations do not end: %s", without_held ? "G12, a peer that is held up holds others" : "G9", text);
-        }
+        if (idle <= 64 && ++rounds <= 20000)
+            continue;
+        const op_record *op = &w->ops[open];
+        char text[512];
+        uf_order_describe(w->pes[op->src].order, op->dst, text, sizeof text);
+        violation(w, "%s: operation %u (kind %u, PE %u to PE %u, %s applied, %s told) does not end: %s",
+                  without_held ? "G12, a peer that is held up holds others" : "G9", open, op->op.kind, op->src, op->dst,
+                  op->applied ? "is" : "not", op->done ? "is" : "not", text);
     }
 }
 
@@ -458,7 +460,14 @@ static void collect(world *w)
 
 void print_trace(const world *w)
 {
+    const uf_order_config *c = &w->config;
     uint64_t first = w->n_trace > TRACE ? w->n_trace - TRACE : 0;
+    fprintf(stderr,
+            "  %u PEs, %u contexts, rails %u, window %u, credits %u, messages %u, tx %u, queue %u, message %llu, inline %u, immediates "
+            "%d, placed %d, duplicates %d, first %#x, held PE %u, rail breaks at %u\n",
+            w->n_pes, w->n_ctx, c->n_rails, c->window, c->credits, c->message_credits, c->tx_depth, c->queue_ops,
+            (unsigned long long)c->max_message, c->inline_bytes, c->immediates, c->imm_placed, c->duplicates, c->first_sequence,
+            w->held_pe, w->break_at);
     for (uint64_t i = first; i < w->n_trace; i++) {
         const event *e = &w->trace[i % TRACE];
         fprintf(stderr, "  %-18s %u %u %#x\n", e->what, e->a, e->b, e->c);

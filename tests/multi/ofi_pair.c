@@ -107,7 +107,8 @@ static int pump(node *n)
     for (int i = 0; i < got; i++) {
         const uf_cqe *cqe = &cqes[i];
         n->misnamed |= cqe->peer != (uint32_t)!n->me;
-        if(n->misnamed) fprintf(stderr,"DBG kind %d status %d peer %u err %s\n",cqe->kind,cqe->status,cqe->peer,n->f->ops->error(n->f));
+        if (n->misnamed)
+            fprintf(stderr, "DBG kind %d status %d peer %u err %s\n", cqe->kind, cqe->status, cqe->peer, n->f->ops->error(n->f));
         if (cqe->status) {
             n->errors++;
             n->misnamed |= !strstr(n->f->ops->error(n->f), "to PE");

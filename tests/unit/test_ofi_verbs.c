@@ -241,6 +241,30 @@ static void a_storm_of_messages_arrives_whole_and_named(void **state)
     storm_with(&as_found);
 }
 
+/* Regression: shm gave stale contexts with remote writes once an odd number of messages had shifted its ring. */
+static void messages_and_immediates_do_not_confuse_each_other(void **state)
+{
+    (void)state;
+    pair p;
+    pair_open(&p, provider_under_test, &as_found, 2, 65536);
+    uint32_t messages = 0;
+    for (uint32_t i = 1; i <= 5000; i++) {
+        if (i % 5 == 0 || i % 7 == 0) {
+            uf_wr word = {.verb = UF_VERB_SEND, .peer = 1, .message = {1}};
+            post(&p, 0, &word);
+            messages++;
+        }
+        uf_wr wr = one_sided(&p, UF_VERB_WRITE_IMM, 0, 1, 0, 0, i % 300);
+        wr.imm = 1;
+        post(&p, 0, &wr);
+        PUMP_UNTIL(&p, p.pes[1].imms == i && p.pes[1].messages == messages);
+    }
+    PUMP_UNTIL(&p, p.pes[0].sent == 5000 + messages);
+    assert_int_equal(p.pes[1].imm_sum[0], 5000);
+    assert_int_equal(p.pes[0].errors + p.pes[1].errors, 0);
+    pair_close(&p);
+}
+
 /* ---------------------------------------------------------------- providers that can do less */
 
 static void without_a_source_immediates_are_refused_and_messages_still_are_named(void **state)
@@ -404,6 +428,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(silent_writes_work_where_nothing_can_be_injected),
         cmocka_unit_test(ten_thousand_writes_without_a_poll_end_in_eagain_and_lose_nothing),
         cmocka_unit_test(a_storm_of_messages_arrives_whole_and_named),
+        cmocka_unit_test(messages_and_immediates_do_not_confuse_each_other),
         cmocka_unit_test(without_a_source_immediates_are_refused_and_messages_still_are_named),
         cmocka_unit_test(rails_are_told_apart),
         cmocka_unit_test(a_sleeper_is_woken_by_what_arrives),

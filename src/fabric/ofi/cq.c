@@ -1,7 +1,7 @@
 /* cq.c - takes completions from libfabric and says whose they are. Lean: entries are read into an array on the stack and
  * only the fields that a uf_cqe of their kind has are written.
  *
- * A completion with a context belongs to a slot: a WR of ours or a receive. One without is a peer's write with CQ data. What belongs
+ * A remote write is told by its flags; any other completion has the context of a slot: a WR of ours or a receive. What belongs
  * to neither (an injected WR that failed, a peer's operation that broke off, bytes of a stray sender) has no owner to tell: it is
  * logged, and the flow it hurt is found by its deadline. */
 #include "base/log.h"
@@ -106,20 +106,18 @@ static int take_sent(uf_ofi_rail *rail, uf_ofi_slot *slot, uf_cqe *cqe)
     return told;
 }
 
+/* The flags come first: with a remote write shm (seen in 1.17) gives for context what an older command left in its ring. */
 static int take(uf_ofi *ofi, uf_ofi_rail *rail, const struct fi_cq_data_entry *entry, fi_addr_t from, uf_cqe *cqe)
 {
-    /* shm of 1.17 leaves its own bits in the context of a peer's write: only what points into our slots is one. */
-    uintptr_t offset = (uintptr_t)entry->op_context - (uintptr_t)rail->slots;
-    uf_ofi_slot *slot = offset < rail->n_slots * sizeof *rail->slots ? entry->op_context : NULL;
-    if (slot && slot->kind != UF_OFI_SLOT_RECEIVE)
-        return take_sent(rail, slot, cqe);
-    if (entry->flags & FI_REMOTE_CQ_DATA) {
-        int n = take_imm(ofi, rail, entry, from, cqe);
-        if (slot) /* FI_RX_CQ_DATA: the write consumed a receive */
-            uf_ofi_receive(ofi, rail, slot);
-        return n;
+    if (entry->flags & FI_REMOTE_WRITE) {
+        if (ofi->solicited) /* the write consumed a receive */
+            uf_ofi_receive(ofi, rail, entry->op_context);
+        return entry->flags & FI_REMOTE_CQ_DATA ? take_imm(ofi, rail, entry, from, cqe) : 0;
     }
-    return slot ? take_message(ofi, rail, entry, from, cqe) : 0;
+    uf_ofi_slot *slot = entry->op_context;
+    if (unlikely(!slot))
+        return 0;
+    return slot->kind == UF_OFI_SLOT_RECEIVE ? take_message(ofi, rail, entry, from, cqe) : take_sent(rail, slot, cqe);
 }
 
 /* ---------------------------------------------------------------- errors */
