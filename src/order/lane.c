@@ -58,7 +58,7 @@ static bool batch_empty(const uf_order_lane *lane, const uf_order_batch *b)
 /* Drops batches that nobody can ask about any more. One that only lacks a receipt which nobody wants is folded into the next. */
 void uf_order_lane_retire(uf_order *o, uf_order_lane *lane)
 {
-    (void)o;
+    bool folded = false;
     while (lane->oldest < lane->newest) {
         uf_order_batch *b = uf_order_batch_of(lane, lane->oldest);
         if (b->open)
@@ -69,6 +69,7 @@ void uf_order_lane_retire(uf_order *o, uf_order_lane *lane)
             uf_order_batch *next = uf_order_batch_of(lane, lane->oldest + 1);
             next->epoch = next->epoch > b->epoch ? next->epoch : b->epoch;
             next->plain_epoch = next->plain_epoch > b->plain_epoch ? next->plain_epoch : b->plain_epoch;
+            folded |= next->keep; /* its receipt was asked for without the epoch that it has just taken over */
         }
         lane->oldest++;
     }
@@ -77,6 +78,8 @@ void uf_order_lane_retire(uf_order *o, uf_order_lane *lane)
         if (!batch_empty(lane, uf_order_batch_of(lane, lane->newest)))
             open_batch(lane);
     }
+    if (folded)
+        uf_order_lane_want(o, lane);
 }
 
 /* Ends the open batch. *last: the last batch that holds something incomplete, 0 if nothing is. False: the ring is full, *last

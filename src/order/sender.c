@@ -369,14 +369,33 @@ static uf_order_hold advance(uf_order *o, uf_order_lane *lane, uint32_t entry)
 
 /* ---------------------------------------------------------------- one lane */
 
+/* Adds that were posted after a strong signal was set aside may belong to the batches that it waits for, with a later epoch than
+ * was asked for then: asks for it when only receipts are missing. */
+static void want_adds(uf_order *o, uf_order_lane *lane, uint64_t last)
+{
+    uint64_t epoch = 0;
+    for (uint64_t n = lane->oldest; n <= last && n <= lane->newest; n++) {
+        const uf_order_batch *b = uf_order_batch_of(lane, n);
+        if (b->plain)
+            return;
+        epoch = b->plain_epoch > epoch ? b->plain_epoch : epoch;
+    }
+    if (epoch > lane->flow->receipted)
+        uf_order_receipt_want(o, lane->flow, epoch);
+}
+
 /* Strong signals whose CQEs are in become ready, in order. Weak ones left by themselves (uf_order_entry_sent). */
 static void promote(uf_order *o, uf_order_lane *lane)
 {
     while (lane->held.head != UF_NONE) {
         uint32_t entry = lane->held.head;
         uf_order_entry *e = &o->entries[entry];
-        if (!e->strong || !uf_order_lane_no_plain(o, lane, e->boundary))
+        if (!e->strong)
             return;
+        if (!uf_order_lane_no_plain(o, lane, e->boundary)) {
+            want_adds(o, lane, e->boundary);
+            return;
+        }
         uf_order_queue_remove(o, &lane->held, entry);
         uf_order_queue_push(o, &lane->ready, entry);
         e->held = false;

@@ -46,7 +46,9 @@ static void run_pe(void *arg)
         .fabric_arg = s->wire[0],
         .more_fabric_args = {s->wire[1], s->wire[2]},
         .seed = s->seed,
+        .max_window = (uint32_t)atoi(getenv("UNFENCE_WINDOW")),
         .small = true,
+        .seldom = s->seed % 8 != 0 && !s->options->tests,
         .single_thread = true,
         .inline_progress = true,
     };
@@ -117,7 +119,7 @@ static int judge_wires(const scene *s)
 /* 0 if the run passed; the trace of turns and movements in *trace. */
 static int run_seed(const runner_options *o, const char *profile, uint64_t seed, suite_result *result, uint64_t *trace)
 {
-    scene s = {.options = o, .profile = profile, .seed = seed, .n = o->n ? o->n : 1 + (int)((seed * 7 + 1) % 4)};
+    scene s = {.options = o, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
     actor actors[MAX_PES];
     choose_settings(seed);
     int rc = open_scene(&s);

@@ -10,7 +10,7 @@ typedef struct runner_options {
     const char *fabric;  /* as UNFENCE_FABRIC; NULL: from the environment */
     const char *tests;   /* part of a test's name; NULL: all */
     const char *profile; /* fibers: one of uf_shuffle_profiles; NULL: all */
-    int n;               /* PEs; fibers: 0 lets the seed choose 1 to 4 */
+    int n;               /* PEs; fibers: 0 lets the seed choose 2 to 4 */
     uint64_t seed;       /* first one */
     uint64_t seeds;      /* fibers: how many for each profile */
     unsigned timeout;    /* seconds until the runner kills what it has started */

@@ -7,6 +7,7 @@
 #ifndef UF_TESTS_CORE_SUITE_H
 #define UF_TESTS_CORE_SUITE_H
 
+#include "engine/driver.h"
 #include "unfence/unfence.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,15 +21,17 @@ enum {
 typedef struct suite_place {
     int pe, n;
     uf_group *group;         /* NULL: from the environment */
-    const struct uf_driver *driver; /* NULL: threads */
+    const uf_driver *driver; /* NULL: threads */
     const struct uf_fabric_ops *fabric_ops;
     void *fabric_arg;
     void *more_fabric_args[2]; /* for worlds that tests create beside the suite's own */
     const char *fabric;        /* NULL: from the environment */
     uint64_t seed;             /* the same on all PEs */
+    uint32_t max_window;       /* UNFENCE_WINDOW where it is small; 0: as large as any test wants */
     bool small;                /* virtual time, sanitizers: fewer and smaller operations */
     bool inline_progress;      /* nobody moves data while a PE computes */
     bool single_thread;        /* PEs are fibers: no test may start a thread or spin */
+    bool seldom;               /* leave SUITE_SELDOM out */
     bool long_run;             /* also what takes gigabytes or minutes */
 } suite_place;
 
@@ -47,8 +50,10 @@ typedef struct suite {
     uint64_t *signals; /* SUITE_SIGNALS indexed words */
     uint64_t *words;   /* SUITE_WORDS words without an index */
 
-    bool failed;
+    bool failed, secondary; /* secondary: another PE's failure had ended the world before */
     char message[600];
+    uf_driver driver;  /* place.driver with progress in all of `open` */
+    uf_world *open[3]; /* the suite's world and those that a test has open beside it */
 } suite;
 
 typedef struct suite_test {
@@ -62,7 +67,7 @@ enum {
     SUITE_NEEDS_THREADS = 1,  /* starts threads, or computes while others communicate with it */
     SUITE_NEEDS_LONG = 2,     /* only in the long run */
     SUITE_NEEDS_PROGRESS = 4, /* a progress thread */
-    SUITE_NEEDS_FULL = 8,     /* makes no sense in small */
+    SUITE_SELDOM = 8,         /* depends little on what the seed decides: only with some seeds */
 };
 
 /* Each file's tests, ended by a NULL name. */
@@ -83,6 +88,8 @@ void suite_list(void);
 /* Options of the suite's own world; and of another one beside it, number 0 or 1 of those that live at once. */
 uf_world_options suite_world_options(const suite *s);
 uf_world_options suite_other_world_options(const suite *s, int number);
+bool suite_open_other(suite *s, int number, uf_world **w);
+int suite_close_other(suite *s, uf_world *w); /* uf_world_destroy */
 
 /* ---------------------------------------------------------------- checks: true if it holds */
 
@@ -113,9 +120,13 @@ uint64_t suite_random_next(uint64_t *state, uint64_t below);
 const size_t *suite_sizes(const suite *s, size_t *n);
 /* `full` normally, `small` in small runs. */
 size_t suite_scale(const suite *s, size_t full, size_t small);
+/* `wanted` as a context's window, or the largest that this world has set memory aside for. */
+uint32_t suite_window(const suite *s, uint32_t wanted);
 /* Waits for `sig` >= value from anybody, long enough for anything that works. */
 bool suite_await(suite *s, const uint64_t *sig, uint64_t value, const char *file, int line);
 #define AWAIT(s, sig, value) suite_await(s, sig, value, __FILE__, __LINE__)
+/* Lets others have a turn, where PEs are fibers, and makes progress: for loops of a test's own. */
+void suite_yield(suite *s);
 /* Quiet and barrier: afterwards everybody may read what was put. */
 void suite_settle(suite *s);
 /* True if operations to `pe` go over a network and not through mapped memory. */

@@ -1,5 +1,5 @@
 /* ep_case.c - see ep_case.h. */
-#include "ep_case.h"
+#include "multi/ep_case.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,4 +258,53 @@ int ep_case_combine(ep_pe *pe, const ep_case *c, uf_ep *ep, uf_ep_handle *handle
     free(out);
     free(out_weights);
     return !pe->failed;
+}
+
+/* ---------------------------------------------------------------- many steps */
+
+ep_churn *ep_churn_make(int n_pes, uint64_t seed)
+{
+    ep_churn *churn = take(1, sizeof *churn);
+    for (int i = 0; i < EP_CHURN_CASES; i++) {
+        ep_shape s = {n_pes,      n_pes * 4, 4, 50, 16, UF_EP_F32, i % 4 == 3 && n_pes > 1 ? EP_SOME_DEAF : EP_RANDOM,
+                      50 - i * 4, i % 5 * 9};
+        churn->cases[i] = ep_case_make(&s, seed + (uint64_t)i);
+    }
+    return churn;
+}
+
+void ep_churn_free(ep_churn *churn)
+{
+    for (int i = 0; i < EP_CHURN_CASES; i++)
+        ep_case_free(churn->cases[i]);
+    free(churn);
+}
+
+void ep_case_churn(ep_pe *pe, const ep_churn *churn, int steps, uint64_t seed)
+{
+    uf_ep *ep = NULL;
+    uf_ep_handle *open[EP_CHURN_HANDLES] = {NULL};
+    const ep_case *of[EP_CHURN_HANDLES] = {NULL};
+    stream r = {mix(seed)};
+    if (!ep_case_create(pe, churn->cases[0], EP_CHURN_HANDLES, &ep))
+        return;
+    for (int i = 0; i < steps && !pe->failed; i++) {
+        uint32_t at = next(&r, EP_CHURN_HANDLES), what = next(&r, 5), which = next(&r, EP_CHURN_CASES);
+        char name[64];
+        snprintf(name, sizeof name, "step %d, handle %u, action %u", i, at, what);
+        if (!open[at]) {
+            of[at] = churn->cases[which];
+            ep_case_dispatch(pe, of[at], ep, &open[at], name);
+        } else if (what == 0) {
+            ep_pe_ok(pe, uf_ep_handle_free(open[at]), name);
+            open[at] = NULL;
+        } else if (what == 1) {
+            ep_case_replay(pe, of[at], ep, open[at], name);
+        } else {
+            ep_case_combine(pe, of[at], ep, open[at], name);
+        }
+    }
+    int rc = uf_ep_destroy(ep);
+    if (!pe->failed)
+        ep_pe_ok(pe, rc, "uf_ep_destroy");
 }

@@ -48,4 +48,14 @@ int ep_case_combine(ep_pe *pe, const ep_case *c, uf_ep *ep, uf_ep_handle *handle
 /* The rows of `c` again, with other contents: a case with the same routing and weights, and new x and y. */
 ep_case *ep_case_again(const ep_case *c, uint64_t seed);
 
+/* Cases of one shape of communication and many routings, and a walk through them in an order that a seed gives, the same on all PEs: up to three
+ * handles are open, some are never combined, some replayed. */
+enum { EP_CHURN_CASES = 12, EP_CHURN_HANDLES = 3 };
+typedef struct ep_churn {
+    ep_case *cases[EP_CHURN_CASES];
+} ep_churn;
+ep_churn *ep_churn_make(int n_pes, uint64_t seed);
+void ep_churn_free(ep_churn *churn);
+void ep_case_churn(ep_pe *pe, const ep_churn *churn, int steps, uint64_t seed);
+
 #endif

@@ -1,7 +1,7 @@
 /* Promises of uf_ep_dispatch and uf_ep_combine: bit for bit what the reference model says, over the fabric named on the command line.
  *
  * The PEs are threads of this process with a world each; `ofi:...` forces the network between them. */
-#include "ep_case.h"
+#include "multi/ep_case.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -153,52 +153,17 @@ static void dispatches_may_precede_combines_and_be_replayed(void **state)
     }
 }
 
-enum { CHURN_CASES = 12, CHURN_STEPS = 120, CHURN_HANDLES = 3 };
-
-/* Steps in an order that a seed gives, the same on all PEs, with up to three handles open; some are never combined. */
 static void body_of_churn(ep_pe *pe)
 {
-    const batch *b = pe->arg;
-    uf_ep *ep = NULL;
-    uf_ep_handle *open[CHURN_HANDLES] = {NULL};
-    const ep_case *of[CHURN_HANDLES] = {NULL};
-    if (!ep_case_create(pe, b->cases[0], CHURN_HANDLES, &ep))
-        return;
-    uint64_t random = 12345;
-    for (int i = 0; i < CHURN_STEPS && !pe->failed; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        uint32_t at = (uint32_t)(random >> 33) % CHURN_HANDLES, what = (uint32_t)(random >> 40) % 5;
-        char name[64];
-        snprintf(name, sizeof name, "step %d, handle %u, action %u", i, at, what);
-        if (!open[at]) {
-            of[at] = b->cases[(random >> 50) % CHURN_CASES];
-            ep_case_dispatch(pe, of[at], ep, &open[at], name);
-        } else if (what == 0) {
-            ep_pe_ok(pe, uf_ep_handle_free(open[at]), name);
-            open[at] = NULL;
-        } else if (what == 1) {
-            ep_case_replay(pe, of[at], ep, open[at], name);
-        } else {
-            ep_case_combine(pe, of[at], ep, open[at], name);
-        }
-    }
-    int rc = uf_ep_destroy(ep);
-    if (!pe->failed)
-        ep_pe_ok(pe, rc, "uf_ep_destroy");
+    ep_case_churn(pe, pe->arg, 120, 12345);
 }
 
 static void slots_are_reused_without_harm_in_any_order(void **state)
 {
     (void)state;
-    ep_case *cases[CHURN_CASES];
-    for (int i = 0; i < CHURN_CASES; i++) {
-        ep_shape s = {3, 12, 4, 50, 16, UF_EP_F32, i % 4 == 3 ? EP_SOME_DEAF : EP_RANDOM, 50 - i * 4, i % 5 * 9};
-        cases[i] = ep_case_make(&s, (uint64_t)(900 + i));
-    }
-    batch b = {cases, CHURN_CASES};
-    int failed = ep_pes_run(3, fabric, 0, body_of_churn, &b);
-    for (int i = 0; i < CHURN_CASES; i++)
-        ep_case_free(cases[i]);
+    ep_churn *churn = ep_churn_make(3, 900);
+    int failed = ep_pes_run(3, fabric, 0, body_of_churn, churn);
+    ep_churn_free(churn);
     assert_int_equal(failed, 0);
 }
 

@@ -96,6 +96,8 @@ static void compare_swap_makes_a_lock(suite *s)
         uint64_t old = 1, counter = 0;
         while (!s->failed && old != 0) {
             CHECK_OK(s, uf_atomic(s->ctx, UF_ATOMIC_COMPARE_SWAP, 8, &s->words[0], (uint64_t)s->pe + 1, 0, &old, 0));
+            if (old != 0)
+                suite_yield(s);
         }
         CHECK_OK(s, uf_get(s->ctx, &counter, s->data, 8, 0));
         counter++;

@@ -9,7 +9,7 @@ static void hundred_and_29_contexts_to_one_peer(suite *s)
     uf_ctx *ctx[CONTEXTS] = {0};
     uint64_t depth = suite_scale(s, s->n > 2 ? 128 : 1030, 4);
     for (int c = 0; c < CONTEXTS && !s->failed; c++) {
-        uf_ctx_options options = {.size = sizeof options, .flags = c % 3 == 2 ? UF_ORDERED : 0, .window = 16};
+        uf_ctx_options options = {.size = sizeof options, .flags = c % 3 == 2 ? UF_ORDERED : 0, .window = suite_window(s, 16)};
         CHECK_OK(s, uf_ctx_create(s->world, &options, &ctx[c]));
     }
     for (uint64_t i = 0; i < depth && !s->failed; i++) {
@@ -32,7 +32,7 @@ static void contexts_come_and_go(suite *s)
 {
     size_t rounds = suite_scale(s, 300, 20);
     for (size_t i = 1; i <= rounds && !s->failed; i++) {
-        uf_ctx_options options = {.size = sizeof options, .window = 2u << i % 5};
+        uf_ctx_options options = {.size = sizeof options, .window = suite_window(s, 2u << i % 5)};
         uf_ctx *ctx = NULL;
         if (CHECK_OK(s, uf_ctx_create(s->world, i % 2 ? &options : NULL, &ctx))) {
             CHECK_OK(s, uf_put_signal_nbi(ctx, s->data, s->out, 40, s->signals, UF_SIGNAL_ADD, 1000000, s->right, UF_STRONG));
@@ -93,7 +93,7 @@ static void nowait_says_again_and_loses_nothing(suite *s)
 
 static void a_smallest_window_carries_everything(suite *s)
 {
-    uf_ctx_options options = {.size = sizeof options, .window = 2, .flags = UF_ORDERED};
+    uf_ctx_options options = {.size = sizeof options, .window = suite_window(s, 2), .flags = UF_ORDERED};
     uf_ctx *ctx = NULL;
     size_t bytes = suite_scale(s, 1000000, 9000), rounds = 5;
     if (!CHECK_OK(s, uf_ctx_create(s->world, &options, &ctx)))

@@ -57,7 +57,7 @@ static void ordered_context_keeps_the_same_promises(suite *s)
 {
     const uint32_t windows[] = {2, 4, 8, 0};
     for (uint64_t round = 0; round < 8 && !s->failed; round++) {
-        uf_ctx_options options = {.size = sizeof options, .flags = UF_ORDERED, .window = windows[round % 4]};
+        uf_ctx_options options = {.size = sizeof options, .flags = UF_ORDERED, .window = suite_window(s, windows[round % 4])};
         uf_ctx *ctx = NULL;
         if (CHECK_OK(s, uf_ctx_create(s->world, &options, &ctx))) {
             strong_round(s, ctx, round, suite_scale(s, 60000, 700));
@@ -96,7 +96,7 @@ static void strong_signals_of_many_contexts_are_independent(suite *s)
     uf_ctx *ctx[CONTEXTS] = {0};
     size_t slot_bytes = suite_scale(s, 20000, 200), area = (size_t)PUTS * slot_bytes;
     for (int c = 0; c < CONTEXTS; c++) {
-        uf_ctx_options options = {.size = sizeof options, .flags = c % 2 ? UF_ORDERED : 0, .window = 8};
+        uf_ctx_options options = {.size = sizeof options, .flags = c % 2 ? UF_ORDERED : 0, .window = suite_window(s, 8)};
         CHECK_OK(s, uf_ctx_create(s->world, &options, &ctx[c]));
     }
     for (int c = 0; c < CONTEXTS && !s->failed; c++) {
@@ -159,8 +159,8 @@ static void quiet_test_says_when_all_is_complete(suite *s)
     int rc = UF_EAGAIN;
     while (rc == UF_EAGAIN) {
         rc = uf_quiet_test(s->ctx);
-        if (rc == UF_EAGAIN) /* hands the turn over where PEs are fibers; tests once elsewhere */
-            (void)uf_wait(s->world, s->words, UF_NE, 0, 1000);
+        if (rc == UF_EAGAIN)
+            suite_yield(s);
     }
     CHECK_OK(s, rc);
     CHECK_OK(s, uf_sync(s->all));

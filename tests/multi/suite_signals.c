@@ -135,7 +135,7 @@ static void sum_of_signals_sent_equals_sum_applied(suite *s)
 {
     size_t steps = suite_scale(s, 3000, 120);
     uf_ctx *ctx[3] = {s->ctx, NULL, NULL};
-    uf_ctx_options ordered = {.size = sizeof ordered, .flags = UF_ORDERED, .window = 4};
+    uf_ctx_options ordered = {.size = sizeof ordered, .flags = UF_ORDERED, .window = suite_window(s, 4)};
     CHECK_OK(s, uf_ctx_create(s->world, NULL, &ctx[1]));
     CHECK_OK(s, uf_ctx_create(s->world, &ordered, &ctx[2]));
     if (s->failed)
@@ -252,7 +252,7 @@ static void many_senders_share_one_word(suite *s)
 static void signals_are_exact_past_the_wrap_of_sequences(suite *s)
 {
     uint64_t total = suite_scale(s, 70000, 300);
-    uf_ctx_options options = {.size = sizeof options, .window = s->place.small ? 4 : 256};
+    uf_ctx_options options = {.size = sizeof options, .window = suite_window(s, s->place.small ? 4 : 256)};
     uf_ctx *ctx = NULL;
     if (!CHECK_OK(s, uf_ctx_create(s->world, &options, &ctx)))
         return;

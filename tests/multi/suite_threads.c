@@ -91,7 +91,7 @@ static void threads_have_contexts_of_their_own(suite *s)
     uf_ctx *ctx[THREADS] = {0};
     uint64_t rounds = suite_scale(s, 400, 60);
     for (int i = 0; i < THREADS; i++) {
-        uf_ctx_options options = {.size = sizeof options, .flags = i % 2 ? UF_ORDERED : 0, .window = 16};
+        uf_ctx_options options = {.size = sizeof options, .flags = i % 2 ? UF_ORDERED : 0, .window = suite_window(s, 16)};
         CHECK_OK(s, uf_ctx_create(s->world, &options, &ctx[i]));
     }
     if (!s->failed) {

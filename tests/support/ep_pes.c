@@ -60,6 +60,9 @@ int ep_pes_run(int n_pes, const char *fabric, uint64_t timeout_ns, void (*body)(
         free(threads);
         return -1;
     }
+    /* Many heaps in one address space, which some sanitizers make small. No other thread runs yet. */
+    setenv("UNFENCE_HEAP_MAX", "4G", 1);
+    setenv("UNFENCE_HEAP_SIZE", "4M", 1);
     int failed = 0, started = 0;
     for (; started < n_pes; started++) {
         seats[started] = (seat){.pe = {.pe = started, .n_pes = n_pes, .arg = arg},

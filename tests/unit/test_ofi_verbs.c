@@ -241,6 +241,30 @@ static void a_storm_of_messages_arrives_whole_and_named(void **state)
     storm_with(&as_found);
 }
 
+/* Regression: shm gave stale contexts with remote writes once an odd number of messages had shifted its ring. */
+static void messages_and_immediates_do_not_confuse_each_other(void **state)
+{
+    (void)state;
+    pair p;
+    pair_open(&p, provider_under_test, &as_found, 2, 65536);
+    uint32_t messages = 0;
+    for (uint32_t i = 1; i <= 5000; i++) {
+        if (i % 5 == 0 || i % 7 == 0) {
+            uf_wr word = {.verb = UF_VERB_SEND, .peer = 1, .message = {1}};
+            post(&p, 0, &word);
+            messages++;
+        }
+        uf_wr wr = one_sided(&p, UF_VERB_WRITE_IMM, 0, 1, 0, 0, i % 300);
+        wr.imm = 1;
+        post(&p, 0, &wr);
+        PUMP_UNTIL(&p, p.pes[1].imms == i && p.pes[1].messages == messages);
+    }
+    PUMP_UNTIL(&p, p.pes[0].sent == 5000 + messages);
+    assert_int_equal(p.pes[1].imm_sum[0], 5000);
+    assert_int_equal(p.pes[0].errors + p.pes[1].errors, 0);
+    pair_close(&p);
+}
+
 /* ---------------------------------------------------------------- providers that can do less */
 
 static void without_a_source_immediates_are_refused_and_messages_still_are_named(void **state)
@@ -253,6 +277,29 @@ static void without_a_source_immediates_are_refused_and_messages_still_are_named
     assert_int_equal(p.pes[0].f->caps.imm_bits, 0);
     uf_wr wr = one_sided(&p, UF_VERB_WRITE_IMM, 0, 1, 0, 0, 8);
     assert_int_equal(p.pes[0].f->ops->post(p.pes[0].f, &wr), UF_EUNSUPPORTED);
+    pair_close(&p);
+}
+
+/* As over EFA: 32-byte messages without a header, and the completion names the sender. shm can do that too. */
+static void where_the_completion_names_the_sender_it_is_believed(void **state)
+{
+    (void)state;
+    uf_ofi_tuning tuning = {.cqe_source = true};
+    if (strcmp(provider_under_test, "shm"))
+        skip();
+    storm_with(&tuning);
+    pair p;
+    pair_open(&p, provider_under_test, &tuning, 2, 65536);
+    for (unsigned i = 0; i < 400; i++) {
+        int from = i & 1, to = i % 3 == 0 ? from : !from;
+        uf_wr wr = one_sided(&p, UF_VERB_WRITE_IMM, from, to, 0, 0, i % 100);
+        wr.imm = 0xffff0000u + i;
+        uint32_t imms = p.pes[to].imms;
+        post(&p, from, &wr);
+        PUMP_UNTIL(&p, p.pes[to].imms > imms);
+        assert_int_equal(p.pes[to].last_imm.peer, from);
+        assert_int_equal(p.pes[to].last_imm.imm, wr.imm);
+    }
     pair_close(&p);
 }
 
@@ -404,7 +451,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(silent_writes_work_where_nothing_can_be_injected),
         cmocka_unit_test(ten_thousand_writes_without_a_poll_end_in_eagain_and_lose_nothing),
         cmocka_unit_test(a_storm_of_messages_arrives_whole_and_named),
+        cmocka_unit_test(messages_and_immediates_do_not_confuse_each_other),
         cmocka_unit_test(without_a_source_immediates_are_refused_and_messages_still_are_named),
+        cmocka_unit_test(where_the_completion_names_the_sender_it_is_believed),
         cmocka_unit_test(rails_are_told_apart),
         cmocka_unit_test(a_sleeper_is_woken_by_what_arrives),
         cmocka_unit_test(wrong_work_requests_are_refused_with_the_field_named),

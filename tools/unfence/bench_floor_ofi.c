@@ -1,6 +1,6 @@
 /* bench_floor_ofi.c - bare libfabric between two PEs of a run: what a put with a signal costs when there is no library above it.
  *
- * The cheapest honest scheme that libfabric has: one fi_writemsg with remote CQ data, so data and notice are one operation, injected
+ * The cheapest honest scheme that libfabric has: one write with remote CQ data, so data and notice are one operation, injected
  * where it fits; the receiver counts completions and reads the payload. A stream asks for delivery-complete on the last
  * write of each window alone. Both sides poll their own queue all the time. Nothing of src/fabric is used here, or the floor would
  * move with what it is the floor of. */
@@ -209,31 +209,53 @@ static int poll_queue(void *arg)
     return 0;
 }
 
-static int write_slot(bench_ofi_floor *f, uint64_t slot, uint64_t number, uint64_t flags)
+/* How a write completes here: an injected one not at all, the others at transmission or at delivery. */
+typedef enum write_level { LEVEL_INJECT, LEVEL_SENT, LEVEL_DELIVERED } write_level;
+
+static ssize_t write_delivered(bench_ofi_floor *f, void *src, uint64_t at, uint64_t number, void *context)
 {
-    unsigned char *src = f->src + slot * f->stride;
-    bench_stamp(src, f->bytes, number);
-    struct iovec local = {src, f->bytes};
-    struct fi_rma_iov remote = {f->remote_base + slot * f->stride, f->bytes, f->remote_key};
     void *desc = fi_mr_desc(f->mr);
+    struct iovec local = {src, f->bytes};
+    struct fi_rma_iov remote = {at, f->bytes, f->remote_key};
     struct fi_msg_rma message = {.msg_iov = &local,
                                  .desc = &desc,
                                  .iov_count = 1,
                                  .addr = f->peer,
                                  .rma_iov = &remote,
                                  .rma_iov_count = 1,
-                                 .context = &f->contexts[f->issued % CONTEXTS],
-                                 .data = number & 0xffffffffu};
+                                 .context = context,
+                                 .data = number};
+    return fi_writemsg(f->ep, &message, FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE);
+}
+
+static ssize_t write_once(bench_ofi_floor *f, void *src, uint64_t at, uint64_t number, write_level level)
+{
+    void *context = &f->contexts[f->issued % CONTEXTS];
+    switch (level) {
+    case LEVEL_INJECT:
+        return fi_inject_writedata(f->ep, src, f->bytes, number, f->peer, at, f->remote_key);
+    case LEVEL_SENT:
+        return fi_writedata(f->ep, src, f->bytes, fi_mr_desc(f->mr), number, f->peer, at, f->remote_key, context);
+    case LEVEL_DELIVERED:
+        break;
+    }
+    return write_delivered(f, src, at, number, context);
+}
+
+static int write_slot(bench_ofi_floor *f, uint64_t slot, uint64_t number, write_level level)
+{
+    unsigned char *src = f->src + slot * f->stride;
+    bench_stamp(src, f->bytes, number);
     for (;;) {
-        ssize_t rc = fi_writemsg(f->ep, &message, flags | FI_REMOTE_CQ_DATA);
+        ssize_t rc = write_once(f, src, f->remote_base + slot * f->stride, number & 0xffffffffu, level);
         if (rc == 0)
             break;
         if (rc != -FI_EAGAIN)
-            return bench_fail(f->b, "the floor's fi_writemsg: %s", fi_strerror((int)-rc));
+            return bench_fail(f->b, "the floor's write: %s", fi_strerror((int)-rc));
         if (poll_queue(f) != 0)
             return -1;
     }
-    f->issued++;
+    f->issued += level != LEVEL_INJECT;
     return 0;
 }
 
@@ -269,16 +291,16 @@ static int await_ping(bench_ofi_floor *f, uint64_t arrived, uint64_t number, uin
 int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter)
 {
     bench_ofi_floor *f = arg;
-    uint64_t flags = f->bytes <= f->info->tx_attr->inject_size ? FI_INJECT : 0;
+    write_level level = f->bytes <= f->info->tx_attr->inject_size ? LEVEL_INJECT : LEVEL_SENT;
     uint64_t start = uf_clock_ns(), arrived = f->arrived;
     bench_meter_start(meter);
     for (uint64_t i = 0; i < iterations; i++) {
         uint64_t number = ++f->pings;
-        if (b->pe == 0 && write_slot(f, number % SLOTS, number, flags) != 0)
+        if (b->pe == 0 && write_slot(f, number % SLOTS, number, level) != 0)
             return -1;
         if (await_ping(f, ++arrived, number, start) != 0)
             return -1;
-        if (b->pe == 1 && write_slot(f, number % SLOTS, number, flags) != 0)
+        if (b->pe == 1 && write_slot(f, number % SLOTS, number, level) != 0)
             return -1;
         bench_meter_step(meter);
     }
@@ -288,8 +310,8 @@ int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, bench
 static int send_window(bench_ofi_floor *f)
 {
     for (uint64_t slot = 0; slot < f->window; slot++) {
-        uint64_t last = slot + 1 == f->window ? FI_DELIVERY_COMPLETE : 0;
-        if (write_slot(f, slot, ++f->stream_number, last) != 0)
+        write_level level = slot + 1 == f->window ? LEVEL_DELIVERED : LEVEL_SENT;
+        if (write_slot(f, slot, ++f->stream_number, level) != 0)
             return -1;
     }
     return poll_until(f, &f->completed, f->issued, uf_clock_ns());

@@ -47,22 +47,27 @@ static int agree(bench_pe *b, uint64_t mine, uint64_t *agreed)
     return bench_sync(b);
 }
 
-/* Doubles the steps of a slice until it lasts a good part of `slice_ns`: warms caches, connections and pages on the way. */
+static double step_ns(const bench_lane *lane, double ns)
+{
+    return ns * (lane->divide > 0 ? lane->divide : 1);
+}
+
+/* Doubles the steps of a slice until it lasts a good part of `slice_ns`, twice in a row: the first slice of all may have waited for
+ * connections, pages and cold caches. *ns is what a step then takes. */
 static int calibrate(bench_pe *b, bench_lane *lane, double slice_ns, double *ns)
 {
-    uint64_t next = 1;
-    *ns = 0;
-    for (;;) {
-        if (agree(b, next, &lane->iterations) != 0 || run_slice(b, lane, NULL, ns) != 0)
+    uint64_t next = 1, before = 0;
+    while (next != 0) {
+        double measured = 0;
+        if (agree(b, next, &lane->iterations) != 0 || run_slice(b, lane, NULL, &measured) != 0)
             return -1;
-        double slice = *ns * (double)lane->iterations * (lane->divide > 0 ? lane->divide : 1);
-        bool enough = slice >= slice_ns * CALIBRATION || lane->iterations >= ITERATIONS_MAX;
-        if (agree(b, enough ? 0 : lane->iterations * 2, &next) != 0)
+        *ns = step_ns(lane, measured);
+        bool enough = *ns * (double)lane->iterations >= slice_ns * CALIBRATION || lane->iterations >= ITERATIONS_MAX;
+        uint64_t wanted = !enough ? lane->iterations * 2 : before == lane->iterations ? 0 : lane->iterations;
+        before = lane->iterations;
+        if (agree(b, wanted, &next) != 0)
             return -1;
-        if (next == 0)
-            break;
     }
-    *ns *= lane->divide > 0 ? lane->divide : 1;
     double fit = *ns > 0 ? slice_ns / *ns : ITERATIONS_MAX;
     uint64_t mine = fit < 1 ? 1 : fit > ITERATIONS_MAX ? ITERATIONS_MAX : (uint64_t)fit;
     return agree(b, mine, &lane->iterations);

@@ -332,7 +332,7 @@ static int measure_ping_pong(bench_pe *b, bench_area *area, uint64_t *words)
     if (area->ofi) {
         bench_floor_ofi_size(area->ofi, area->bytes);
         add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_ofi_ping_pong, .arg = area->ofi, .divide = 2});
-    } else if (area->bytes <= 8 && strcmp(b->fabric, "local") == 0) {
+    } else if (area->bytes > 0 && area->bytes <= 8 && strcmp(b->fabric, "local") == 0) {
         add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_line_slice, .arg = &c.line, .divide = 2});
     }
     int rc = bench_interleave(b, c.lanes, c.n, &rounds);

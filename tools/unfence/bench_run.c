@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GRACE_NS (5 * 1000000000ull) /* after the first failure, until the other PEs are killed */
+#define GRACE_NS (1000000000ull) /* after the first failure, until the other PEs are killed */
 
 typedef struct bench_job {
     const bench_case *benchmark;

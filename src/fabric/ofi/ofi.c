@@ -24,6 +24,7 @@ enum {
     CANDIDATES_MAX = 8,
     STRING_ADDRESS_BYTES = 64, /* of FI_ADDR_STR: the same on all PEs, though pids differ in length */
     DEFAULT_DEPTH = 256,
+    /* tcp and shm moved 3 GiB in one WR rightly, but shm copies a WR within one poll: this bounds how long. It is EFA's limit too. */
     ONE_MESSAGE_MAX = 1 << 30,
     SPARE_DESCRIPTORS = 32,
 };
@@ -274,7 +275,7 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
 {
     const struct fi_info *info = c->chosen[0];
     uf_fabric_caps *caps = &ofi->base.caps;
-    bool solicited = info->mode & FI_RX_CQ_DATA;
+    ofi->solicited = info->mode & FI_RX_CQ_DATA;
     ofi->source = tuning->headers_only ? UF_OFI_SOURCE_HEADER
                   : tuning->cqe_source ? UF_OFI_SOURCE_CQE
                                        : uf_ofi_choose_source(info);
@@ -298,7 +299,7 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     caps->max_message = info->ep_attr->max_msg_size < ONE_MESSAGE_MAX ? info->ep_attr->max_msg_size : ONE_MESSAGE_MAX;
     caps->inline_bytes = least(ofi->inject_write > UF_MESSAGE_BYTES ? ofi->inject_write : UF_MESSAGE_BYTES, UINT32_MAX);
     caps->tx_depth = least(params->tx_depth ? params->tx_depth : DEFAULT_DEPTH, info->tx_attr->size);
-    uint32_t receives = params->receives + (solicited ? params->remote_cqes : 0);
+    uint32_t receives = params->receives + (ofi->solicited ? params->remote_cqes : 0);
     caps->max_receives = least(receives ? receives : DEFAULT_DEPTH, info->rx_attr->size);
     caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
     if (info->nic && info->nic->link_attr)
@@ -408,6 +409,7 @@ static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char 
 static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, bool wait)
 {
     uf_ofi_rail *rail = &ofi->rails[index];
+    rail->index = (uint16_t)index;
     rail->info = fi_dupinfo(info);
     if (!rail->info)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for a rail", ofi->pe);

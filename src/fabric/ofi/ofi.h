@@ -65,18 +65,19 @@ typedef struct uf_ofi_nowhere {
 } uf_ofi_nowhere;
 
 typedef struct uf_ofi_rail {
+    uint16_t index;
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
     struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *ep;
-    fi_addr_t *address_of; /* by PE; FI_ADDR_NOTAVAIL until connected */
+    fi_addr_t *address_of;      /* by PE; FI_ADDR_NOTAVAIL until connected */
     uf_ofi_nowhere *nowhere_of; /* by PE */
     struct fid_mr *nowhere_mr;
     unsigned char nowhere[64];
-    uint32_t *pe_of;       /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
-    uf_ofi_slot *slots;    /* tx_depth for sending, then the receives */
+    uint32_t *pe_of;    /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
+    uf_ofi_slot *slots; /* tx_depth for sending, then the receives */
     uint32_t n_slots;
     uf_ofi_slot *free;     /* of the first tx_depth */
     uf_ofi_slot *unposted; /* receives that the provider refused with EAGAIN; tried again by poll */
@@ -91,6 +92,7 @@ typedef struct uf_ofi {
     int pe;
     uint32_t n_pes;
     uf_ofi_source source;
+    bool solicited;       /* FI_RX_CQ_DATA: a write with CQ data consumes a receive */
     uint64_t data_prefix; /* what goes above the immediate into the CQ data */
     size_t inject_write;  /* largest write, and largest message, that the provider copies at once */
     size_t inject_send;
