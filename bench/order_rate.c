@@ -130,11 +130,15 @@ int main(int argc, char **argv)
     double seconds = (double)(cpu_ns() - start) * 1e-9, elapsed = (double)(uf_clock_ns() - wall) * 1e-9;
     uint64_t sum = sides[0].sum + sides[1].sum;
     const uf_order_counters *c = uf_order_counters_get(sides[0].order);
-    printf("{\"version\":1, \"rows\":[{\"bench\":\"order_rate\", \"fabric\":\"none\", \"policy\":\"%s\", \"bytes\":64, \"inflight\":%d, "
+    printf("{\"version\":1, \"rows\":[{\"bench\":\"order_rate\", \"fabric\":\"none\", \"policy\":\"%s\", \"bytes\":64, "
+           "\"inflight\":%d, "
            "\"peers\":1, \"metric\":\"rate\", \"unit\":\"1/s\", \"p50\":%.0f, \"n\":%llu}]}\n",
            placed ? "placed" : "receipts", BATCH, (double)sum / seconds, (unsigned long long)sum);
-    fprintf(stderr, "%.1f million released signals a second of this core (%.1f by the clock on the wall), %llu refused, control %llu of %llu WRs\n", (double)sum / seconds * 1e-6, (double)sum / elapsed * 1e-6,
-            (unsigned long long)refused, (unsigned long long)c->control_wrs, (unsigned long long)(c->data_wrs + c->control_wrs));
+    fprintf(stderr,
+            "%.1f million released signals a second of this core (%.1f by the clock on the wall), %llu refused, control %llu of "
+            "%llu WRs\n",
+            (double)sum / seconds * 1e-6, (double)sum / elapsed * 1e-6, (unsigned long long)refused,
+            (unsigned long long)c->control_wrs, (unsigned long long)(c->data_wrs + c->control_wrs));
     for (uint32_t i = 0; i < 2; i++)
         uf_order_destroy(sides[i].order);
     return sum != signals;

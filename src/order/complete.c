@@ -29,8 +29,8 @@ static int stray(uf_order *o, uint32_t cookie)
         o->lost--; /* of a flow that ended, or a control of a broken rail */
         return UF_OK;
     }
-    return uf_fail(UF_EINTERNAL, "PE %u: the fabric completed a work request that is not in flight (cookie %#x)",
-                   o->config.self, cookie);
+    return uf_fail(UF_EINTERNAL, "PE %u: the fabric completed a work request that is not in flight (cookie %#x)", o->config.self,
+                   cookie);
 }
 
 static void batch_sent(uf_order *o, uf_order_lane *lane, uint8_t batch)

@@ -41,8 +41,7 @@ void uf_order_queue_remove(uf_order *o, uf_order_queue *queue, uint32_t entry)
 static void open_batch(uf_order_lane *lane)
 {
     lane->newest++;
-    *uf_order_batch_of(lane, lane->newest) =
-        (uf_order_batch){.epoch = UF_FIRST_EPOCH - 1, .plain_epoch = UF_FIRST_EPOCH - 1};
+    *uf_order_batch_of(lane, lane->newest) = (uf_order_batch){.epoch = UF_FIRST_EPOCH - 1, .plain_epoch = UF_FIRST_EPOCH - 1};
 }
 
 static bool ring_full(const uf_order_lane *lane)

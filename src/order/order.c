@@ -204,10 +204,11 @@ int uf_order_create(const uf_order_config *config, const uf_order_edges *edges, 
     layout l = lay_out(config);
     void *memory = NULL;
     if (posix_memalign(&memory, ALIGN, l.total))
-        return uf_fail(UF_ENOMEM,
-                       "PE %u: ordering protocol: no memory for %zu KiB (%u peers, %u lanes here and %u of peers, window %u); lower "
-                       "UNFENCE_MAX_LANES, UNFENCE_MESSAGES or UNFENCE_WINDOW",
-                       config->self, l.total / 1024, config->n_flows, config->max_local_lanes, config->max_lanes, config->window);
+        return uf_fail(
+            UF_ENOMEM,
+            "PE %u: ordering protocol: no memory for %zu KiB (%u peers, %u lanes here and %u of peers, window %u); lower "
+            "UNFENCE_MAX_LANES, UNFENCE_MESSAGES or UNFENCE_WINDOW",
+            config->self, l.total / 1024, config->n_flows, config->max_local_lanes, config->max_lanes, config->window);
     memset(memory, 0, l.total);
     unsigned char *block = memory;
     uf_order *o = memory;

@@ -152,8 +152,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
 {
     uf_order_flow *flow = lane->flow;
     uint64_t bytes = op->kind == UF_ORDER_SIGNAL ? 0 : op->bytes;
-    if (uf_unlikely(!uf_order_before(flow->tx_imm[0] + flow->tx_imm[1], flow->imm_limit)) &&
-        !uf_order_mutant(o, UF_MUTANT_8_IMM))
+    if (uf_unlikely(!uf_order_before(flow->tx_imm[0] + flow->tx_imm[1], flow->imm_limit)) && !uf_order_mutant(o, UF_MUTANT_8_IMM))
         return UF_HOLD_CREDITS;
     if (uf_unlikely(o->save) && bytes && uf_order_overlaps(o, flow, op->remote, bytes))
         return UF_HOLD_OVERLAP;
@@ -266,11 +265,8 @@ static inline uf_order_hold submit_direct(uf_order *o, uf_order_lane *lane, cons
     if (!one || (!put && op->kind != UF_ORDER_GET))
         return UF_HOLD_RAIL;
     uf_order_part whole = {0, op->bytes};
-    uf_order_cookie like = {.user = op->user,
-                            .lane = lane,
-                            .entry = UF_NONE,
-                            .type = put ? UF_WR_PLAIN : UF_WR_READ,
-                            .batch = batch};
+    uf_order_cookie like = {
+        .user = op->user, .lane = lane, .entry = UF_NONE, .type = put ? UF_WR_PLAIN : UF_WR_READ, .batch = batch};
     return post_data(o, lane, op, &whole, &like);
 }
 
@@ -279,7 +275,8 @@ static int check_op(const uf_order *o, const uf_order_op *op)
     if (op->kind > UF_ORDER_GET)
         return uf_fail(UF_EINVAL, "PE %u: operation of unknown kind %u", o->config.self, op->kind);
     if (uf_order_is_signal(op) && op->op > UF_ATOMIC_ADD)
-        return uf_fail(UF_EINVAL, "PE %u: signal operation %u is neither UF_SIGNAL_SET nor UF_SIGNAL_ADD", o->config.self, op->op);
+        return uf_fail(UF_EINVAL, "PE %u: signal operation %u is neither UF_SIGNAL_SET nor UF_SIGNAL_ADD", o->config.self,
+                       op->op);
     if (op->kind == UF_ORDER_ATOMIC && (op->op > UF_ATOMIC_COMPARE_SWAP || (op->width != 4 && op->width != 8)))
         return uf_fail(UF_EINVAL, "PE %u: atomic operation %u of width %u does not exist", o->config.self, op->op, op->width);
     if (op->indexed && op->signal_address > UF_IMM_INDEX_MAX)

@@ -42,7 +42,7 @@ typedef struct pair {
     bool stop_imm;  /* the receivers consume nothing */
     bool stop_sent; /* own CQEs do not come */
     int apply_error;
-    uint64_t old;   /* what fetches fetch */
+    uint64_t old; /* what fetches fetch */
 } pair;
 
 static inline int pair_post(void *arg, const uf_wr *wr)

@@ -49,11 +49,11 @@ static void refuse_config(const uf_order_config *config, const char *field)
     assert_null(order);
 }
 
-#define REFUSE(field, value)                                                                                          \
-    {                                                                                                                 \
-        uf_order_config c = pair_config();                                                                            \
-        c.field = value;                                                                                              \
-        refuse_config(&c, #field);                                                                                    \
+#define REFUSE(field, value)                                                                                                     \
+    {                                                                                                                            \
+        uf_order_config c = pair_config();                                                                                       \
+        c.field = value;                                                                                                         \
+        refuse_config(&c, #field);                                                                                               \
     }
 
 static void each_bound_is_checked_and_named(void **state)
@@ -160,10 +160,8 @@ static void nothing_is_allocated_after_create(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_bound_is_checked_and_named),
-        cmocka_unit_test(smallest_and_largest_windows_are_accepted),
-        cmocka_unit_test(bytes_tells_what_create_takes),
-        cmocka_unit_test(out_of_memory_is_an_error_with_the_size),
+        cmocka_unit_test(each_bound_is_checked_and_named),   cmocka_unit_test(smallest_and_largest_windows_are_accepted),
+        cmocka_unit_test(bytes_tells_what_create_takes),     cmocka_unit_test(out_of_memory_is_an_error_with_the_size),
         cmocka_unit_test(nothing_is_allocated_after_create),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
