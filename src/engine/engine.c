@@ -315,19 +315,20 @@ int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
     const uf_fabric_caps *caps = &p->fabric->caps;
     const int64_t *set = p->settings->number;
     uint32_t flows = (uint32_t)p->n_pes;
-    uint32_t reserve = 8 * flows; /* control writes, which cost no credit */
+    /* Control costs no credit. Where there are no immediates it travels as messages. */
+    uint32_t reserve = UF_ORDER_CONTROL_RESERVE * flows;
     uint64_t credits = (uint64_t)set[UF_SET_CREDITS];
     if (caps->cq_depth != UINT32_MAX)
         credits = caps->cq_depth > reserve ? least(credits, (caps->cq_depth - reserve) / flows) : 0;
     uint64_t messages = (uint64_t)set[UF_SET_MESSAGES];
     if (caps->max_receives != UINT32_MAX)
-        messages = least(messages, caps->max_receives / flows);
+        messages = caps->max_receives > reserve ? least(messages, (caps->max_receives - reserve) / flows) : 0;
     if (credits < 4 || messages < 2)
         return uf_fail(UF_ENOMEM,
                        "PE %d: %s (%s) holds %u completions and %u messages, too few for %d PEs, which need %u and %u; use fewer "
                        "PEs per network endpoint or a deeper queue",
                        p->pe, caps->fabric, caps->provider, caps->cq_depth, caps->max_receives, p->n_pes, reserve + 4 * flows,
-                       2 * flows);
+                       reserve + 2 * flows);
     *c = (uf_order_config){
         .self = (uint32_t)p->pe,
         .n_flows = flows,

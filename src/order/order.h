@@ -26,6 +26,10 @@ typedef struct uf_order_lane uf_order_lane;
 
 /* ---------------------------------------------------------------- creation */
 
+/* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow and rail:
+ * credit.c shows that no more can be outstanding. */
+enum { UF_ORDER_CONTROL_RESERVE = 8 };
+
 typedef struct uf_order_config {
     uint32_t self, n_flows;  /* this PE; flows are numbered by peer PE */
     uint32_t n_rails;

@@ -281,8 +281,8 @@ static int open_fabric(uf_world *w, const struct uf_fabric_ops *ops, const char 
         .provider = provider,
         .one_host = one_host(w),
         .tx_depth = (uint32_t)set[UF_SET_QUEUE_DEPTH],
-        .receives = (uint32_t)(set[UF_SET_MESSAGES] * w->n_pes),
-        .remote_cqes = (uint32_t)((set[UF_SET_CREDITS] + 8) * w->n_pes),
+        .receives = (uint32_t)((set[UF_SET_MESSAGES] + UF_ORDER_CONTROL_RESERVE) * w->n_pes),
+        .remote_cqes = (uint32_t)((set[UF_SET_CREDITS] + UF_ORDER_CONTROL_RESERVE) * w->n_pes),
         .arg = arg,
     };
     return ops->open(&params, &w->fabric);
