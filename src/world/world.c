@@ -423,6 +423,9 @@ static void free_world(uf_world *w)
     uf_engine_destroy(w->engine);
     if (w->fabric)
         w->fabric->ops->close(w->fabric);
+    /* The bootstrap still waits for acknowledgements, and its waits make progress where there is an engine (relax_with_progress). */
+    w->engine = NULL;
+    w->fabric = NULL;
     uf_bootstrap_destroy(w->bootstrap);
     uf_local_identity_close(&w->identity);
     uf_requests_free(w);
