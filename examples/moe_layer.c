@@ -188,7 +188,8 @@ static int share_text(run *r)
     uf_team *team = uf_team_world(r->world);
     news *tell = NULL, mine = {0};
     if (s->pe == 0) {
-        size_t limit = s->o->batches ? (size_t)s->o->batches * (size_t)s->o->tokens * (size_t)s->n_pes : SIZE_MAX;
+        size_t all = (size_t)s->o->batches * (size_t)s->o->tokens * (size_t)s->n_pes;
+        size_t limit = s->o->batches == 0 ? SIZE_MAX : all ? all : 1;
         mine.failed = moe_text_read(s->o->paths, s->o->n_paths, limit, &s->text);
         mine.bytes = s->text.n, mine.files = s->text.files;
         memcpy(mine.why, s->text.why, sizeof mine.why);

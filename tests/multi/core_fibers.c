@@ -48,6 +48,7 @@ static void run_pe(void *arg)
         .seed = s->seed,
         .max_window = (uint32_t)atoi(getenv("UNFENCE_WINDOW")),
         .small = true,
+        .seldom = s->seed % 8 != 0 && !s->options->tests,
         .single_thread = true,
         .inline_progress = true,
     };

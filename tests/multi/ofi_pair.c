@@ -3,7 +3,7 @@
  * usage: ofi_pair PROVIDER. Both processes of a round are children of the test, so that a crash or a hang (alarm) of the
  * survivor is a failed test and not its end. A killed peer is an error CQE that names it, or nothing: the deadlines
  * of the layers above tell the rest. With shm the peer ends itself between two calls: the provider's locks lie in shared memory, and
- * who is killed from outside while holding one takes them along (docs of src/fabric/ofi/shm.c). */
+ * who is killed from outside while holding one takes them along (src/fabric/ofi/select.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

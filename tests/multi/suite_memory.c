@@ -223,16 +223,16 @@ static void signal_words_are_zero_and_given_back(suite *s)
 }
 
 const suite_test suite_memory_tests[] = {
-    {"blocks_are_aligned_and_zero", blocks_are_aligned_and_zero, 1, 0},
-    {"large_blocks_are_aligned_to_2_mib", large_blocks_are_aligned_to_2_mib, 1, 0},
-    {"memory_is_reused_and_neighbours_survive", memory_is_reused_and_neighbours_survive, 1, 0},
-    {"heap_grows_beyond_its_first_segment", heap_grows_beyond_its_first_segment, 1, 0},
-    {"different_sizes_are_refused_on_every_pe", different_sizes_are_refused_on_every_pe, 2, 0},
-    {"more_memory_than_there_is_is_refused_with_numbers", more_memory_than_there_is_is_refused_with_numbers, 1, 0},
-    {"window_over_own_buffers_works_like_the_heap", window_over_own_buffers_works_like_the_heap, 1, 0},
-    {"windows_come_and_go", windows_come_and_go, 1, 0},
-    {"windows_of_different_sizes_are_refused", windows_of_different_sizes_are_refused, 2, 0},
-    {"ptr_gives_mapped_memory_or_null", ptr_gives_mapped_memory_or_null, 1, 0},
-    {"signal_words_are_zero_and_given_back", signal_words_are_zero_and_given_back, 1, 0},
+    {"blocks_are_aligned_and_zero", blocks_are_aligned_and_zero, 1, SUITE_SELDOM},
+    {"large_blocks_are_aligned_to_2_mib", large_blocks_are_aligned_to_2_mib, 1, SUITE_SELDOM},
+    {"memory_is_reused_and_neighbours_survive", memory_is_reused_and_neighbours_survive, 1, SUITE_SELDOM},
+    {"heap_grows_beyond_its_first_segment", heap_grows_beyond_its_first_segment, 1, SUITE_SELDOM},
+    {"different_sizes_are_refused_on_every_pe", different_sizes_are_refused_on_every_pe, 2, SUITE_SELDOM},
+    {"more_memory_than_there_is_is_refused_with_numbers", more_memory_than_there_is_is_refused_with_numbers, 1, SUITE_SELDOM},
+    {"window_over_own_buffers_works_like_the_heap", window_over_own_buffers_works_like_the_heap, 1, SUITE_SELDOM},
+    {"windows_come_and_go", windows_come_and_go, 1, SUITE_SELDOM},
+    {"windows_of_different_sizes_are_refused", windows_of_different_sizes_are_refused, 2, SUITE_SELDOM},
+    {"ptr_gives_mapped_memory_or_null", ptr_gives_mapped_memory_or_null, 1, SUITE_SELDOM},
+    {"signal_words_are_zero_and_given_back", signal_words_are_zero_and_given_back, 1, SUITE_SELDOM},
     {NULL, NULL, 0, 0},
 };

@@ -280,6 +280,29 @@ static void without_a_source_immediates_are_refused_and_messages_still_are_named
     pair_close(&p);
 }
 
+/* As over EFA: 32-byte messages without a header, and the completion names the sender. shm can do that too. */
+static void where_the_completion_names_the_sender_it_is_believed(void **state)
+{
+    (void)state;
+    uf_ofi_tuning tuning = {.cqe_source = true};
+    if (strcmp(provider_under_test, "shm"))
+        skip();
+    storm_with(&tuning);
+    pair p;
+    pair_open(&p, provider_under_test, &tuning, 2, 65536);
+    for (unsigned i = 0; i < 400; i++) {
+        int from = i & 1, to = i % 3 == 0 ? from : !from;
+        uf_wr wr = one_sided(&p, UF_VERB_WRITE_IMM, from, to, 0, 0, i % 100);
+        wr.imm = 0xffff0000u + i;
+        uint32_t imms = p.pes[to].imms;
+        post(&p, from, &wr);
+        PUMP_UNTIL(&p, p.pes[to].imms > imms);
+        assert_int_equal(p.pes[to].last_imm.peer, from);
+        assert_int_equal(p.pes[to].last_imm.imm, wr.imm);
+    }
+    pair_close(&p);
+}
+
 static void rails_are_told_apart(void **state)
 {
     (void)state;
@@ -430,6 +453,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_storm_of_messages_arrives_whole_and_named),
         cmocka_unit_test(messages_and_immediates_do_not_confuse_each_other),
         cmocka_unit_test(without_a_source_immediates_are_refused_and_messages_still_are_named),
+        cmocka_unit_test(where_the_completion_names_the_sender_it_is_believed),
         cmocka_unit_test(rails_are_told_apart),
         cmocka_unit_test(a_sleeper_is_woken_by_what_arrives),
         cmocka_unit_test(wrong_work_requests_are_refused_with_the_field_named),

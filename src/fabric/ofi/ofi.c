@@ -24,6 +24,7 @@ enum {
     CANDIDATES_MAX = 8,
     STRING_ADDRESS_BYTES = 64, /* of FI_ADDR_STR: the same on all PEs, though pids differ in length */
     DEFAULT_DEPTH = 256,
+    /* tcp and shm moved 3 GiB in one WR rightly, but shm copies a WR within one poll: this bounds how long. It is EFA's limit too. */
     ONE_MESSAGE_MAX = 1 << 30,
     SPARE_DESCRIPTORS = 32,
 };
@@ -408,6 +409,7 @@ static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char 
 static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, bool wait)
 {
     uf_ofi_rail *rail = &ofi->rails[index];
+    rail->index = (uint16_t)index;
     rail->info = fi_dupinfo(info);
     if (!rail->info)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for a rail", ofi->pe);

@@ -65,6 +65,7 @@ typedef struct uf_ofi_nowhere {
 } uf_ofi_nowhere;
 
 typedef struct uf_ofi_rail {
+    uint16_t index;
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;

@@ -37,14 +37,15 @@ static int add_layers(const char *name, const char **names, int n, int max)
     return n;
 }
 
+/* shm is faster than tcp and comes last all the same, unless it is named: its spin locks lie in memory that peers share (seen in 1.17), and a
+ * process killed while it holds one leaves every other spinning inside post or poll. Nothing here may hang for a dead peer. */
 int uf_ofi_candidates(const char *name, bool one_host, const char **names, int max)
 {
     if (name[0])
         return add_layers(name, names, 0, max);
     int n = add_layers("efa", names, 0, max);
-    if (one_host)
-        n = add_layers("shm", names, n, max);
-    return add_layers("tcp", names, n, max);
+    n = add_layers("tcp", names, n, max);
+    return one_host ? add_layers("shm", names, n, max) : n;
 }
 
 /* ---------------------------------------------------------------- interfaces */
