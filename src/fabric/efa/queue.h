@@ -13,15 +13,6 @@
 
 #include "fabric/efa/wire.h"
 
-/* How host code stores to the device instead of plainly, or NULL members. The model gives this to see what a memory word does
- * not tell: each doorbell value, and what a write-combining buffer still holds. Kernels always store plainly. */
-typedef struct uf_efa_mmio {
-    void (*store64)(void *arg, uint64_t *address, uint64_t value); /* a word of an SQ ring */
-    void (*flush)(void *arg);                                      /* all words above, before the doorbell below */
-    void (*store32)(void *arg, uint32_t *address, uint32_t value); /* a doorbell */
-    void *arg;
-} uf_efa_mmio;
-
 /* ---- Send queue ---- */
 
 typedef struct uf_efa_sq {

@@ -273,4 +273,13 @@ UF_SHARED_FN void uf_efa_encode_rx_cqe(uint64_t w[4], const uf_efa_cqe *c)
     w[3] = 0;
 }
 
+/* How host code stores to the device instead of plainly, or NULL members. The model gives this to see what a memory word does
+ * not tell: each doorbell value, and what a write-combining buffer still holds. Kernels always store plainly. */
+typedef struct uf_efa_mmio {
+    void (*store64)(void *arg, uint64_t *address, uint64_t value); /* a word of an SQ ring */
+    void (*flush)(void *arg);                                      /* all words above, before the doorbell below */
+    void (*store32)(void *arg, uint32_t *address, uint32_t value); /* a doorbell */
+    void *arg;
+} uf_efa_mmio;
+
 #endif
