@@ -75,6 +75,9 @@ static void complete(uf_model *m, message *msg)
             uf_model_count(m, owner, UF_MODEL_COUNT_REMOTE_READ, true, 0);
         uf_model_answer(m, msg, UF_EFA_OK);
     } else if (msg->has_imm) {
+        model_qp *qp = target_qp(m, msg);
+        if (qp && qp->o.unsolicited) /* B15: before or after the completion [I] */
+            uf_model_count(m, qp, UF_MODEL_COUNT_REMOTE_WRITE, true, uf_model_random_below(m, 2 * m->p.cqe_ns));
         add(m, msg, m->now + m->p.cqe_ns, EVENT_DELIVER, 0, 0, NULL);
     } else {
         model_qp *qp = target_qp(m, msg);
@@ -274,8 +277,9 @@ void uf_model_deliver(uf_model *m, message *msg)
     }
     if (!status || cqe.status) {
         uf_model_rx_cqe(m, qp, &cqe);
-        uf_model_count(m, qp, msg->op == UF_EFA_OP_SEND ? UF_MODEL_COUNT_RECV : UF_MODEL_COUNT_REMOTE_WRITE, !status,
-                       uf_model_random_below(m, 2 * m->p.cqe_ns));
+        if (!cqe.unsolicited)
+            uf_model_count(m, qp, msg->op == UF_EFA_OP_SEND ? UF_MODEL_COUNT_RECV : UF_MODEL_COUNT_REMOTE_WRITE, !status,
+                           uf_model_random_below(m, 2 * m->p.cqe_ns));
     }
     uf_model_answer(m, msg, status);
 }
