@@ -86,7 +86,7 @@ static void receives_of_several_pieces_are_filled_in_turn(void **state)
     uf_model_params p = rig_quiet();
     rig *r = rig_open(&p, 1, NULL);
     rig_end *e = &r->end[1];
-    uint64_t w[2];
+    uint64_t w[2] = {0};
     for (uint32_t i = 0; i < 3; i++) {
         uf_efa_sge sge = {(uintptr_t)e->memory + i * 100, 10, e->mr.lkey};
         assert_true(uf_efa_encode_rx(w, 7, &sge, i == 0, i == 2));
@@ -131,7 +131,7 @@ static void strict_finds_a_receive_that_is_malformed(void **state)
 
 static int one_write(rig *r, uint32_t rkey, uint64_t offset, uint32_t bytes, uint16_t qpn, uint32_t qkey)
 {
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to to = {.id = 1, .qpn = qpn, .ah = r->end[0].ah, .qkey = qkey};
     uf_efa_sge local = {(uintptr_t)r->end[0].memory, bytes, r->end[0].mr.lkey};
     memset(r->end[0].memory, 5, bytes);

@@ -88,7 +88,7 @@ void rig_post(rig *r, const uf_efa_wqe *e)
 
 void rig_write(rig *r, uint64_t id, uint64_t from, uint64_t to, uint32_t bytes, int64_t imm)
 {
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to where = rig_to(r, id);
     uf_efa_sge local = {(uintptr_t)r->end[0].memory + from, bytes, r->end[0].mr.lkey};
     assert_true(uf_efa_encode_rdma(&e, UF_EFA_WQE_WORDS, UF_EFA_OP_WRITE, &where, (uintptr_t)r->end[1].memory + to,
@@ -100,7 +100,7 @@ void rig_write(rig *r, uint64_t id, uint64_t from, uint64_t to, uint32_t bytes, 
 
 void rig_read(rig *r, uint64_t id, uint64_t into, uint64_t from, uint32_t bytes)
 {
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to where = rig_to(r, id);
     uf_efa_sge local = {(uintptr_t)r->end[0].memory + into, bytes, r->end[0].mr.lkey};
     assert_true(uf_efa_encode_rdma(&e, UF_EFA_WQE_WORDS, UF_EFA_OP_READ, &where, (uintptr_t)r->end[1].memory + from,
@@ -110,7 +110,7 @@ void rig_read(rig *r, uint64_t id, uint64_t into, uint64_t from, uint32_t bytes)
 
 void rig_send(rig *r, uint64_t id, uint64_t from, uint32_t bytes)
 {
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to where = rig_to(r, id);
     uf_efa_sge local = {(uintptr_t)r->end[0].memory + from, bytes, r->end[0].mr.lkey};
     assert_true(uf_efa_encode_send(&e, UF_EFA_WQE_WORDS, &where, &local, 1));

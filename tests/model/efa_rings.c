@@ -6,7 +6,7 @@
 
 static uf_efa_wqe sound(const rig *r, uint64_t id)
 {
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to to = rig_to(r, id);
     uf_efa_sge local = {(uintptr_t)r->end[0].memory, 8, r->end[0].mr.lkey};
     assert_true(uf_efa_encode_rdma(&e, 8, UF_EFA_OP_WRITE, &to, (uintptr_t)r->end[1].memory, r->end[1].mr.rkey, &local));
@@ -85,7 +85,7 @@ static void b2_reads_sends_and_too_long_ones_are_checked(void **state)
     p.max_rdma = 1024;
     p.mtu = 512;
     rig *r = rig_open(&p, 1, &(rig_options){.rnr_retry = 7});
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to to = rig_to(r, 1);
     uf_efa_sge two[2] = {{(uintptr_t)r->end[0].memory, 400, r->end[0].mr.lkey},
                          {(uintptr_t)r->end[0].memory, 113, r->end[0].mr.lkey}};
@@ -136,7 +136,7 @@ static void b19_success_is_silent_where_asked_and_errors_never_are(void **state)
     (void)state;
     uf_model_params p = rig_quiet();
     rig *r = rig_open(&p, 1, NULL);
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to to = rig_to(r, 1);
     uf_efa_sge local = {(uintptr_t)r->end[0].memory, 8, r->end[0].mr.lkey};
     to.silent = 1;
@@ -160,7 +160,7 @@ static void wide_entries_carry_inline_writes_and_sends(void **state)
     uf_model_params p = rig_quiet();
     rig *r = rig_open(&p, 1, &(rig_options){.wqe_bytes = 128});
     unsigned char bytes[80];
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     for (int i = 0; i < 80; i++)
         bytes[i] = (unsigned char)(i + 1);
     uf_efa_to to = rig_to(r, 1);

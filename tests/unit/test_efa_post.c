@@ -140,7 +140,7 @@ static void consumer_sees_a_torn_entry(void **state)
     memset(shared.ring, 0xa5, sizeof(shared.ring));
     uf_efa_sq_init(&shared.q, shared.ring, &shared.doorbell, SHIFT, UF_EFA_WQE_WORDS, DEPTH, 0, NULL);
     assert_true(uf_efa_sq_reserve(&shared.q, 1, &position));
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to to = {.id = 0};
     uf_efa_sge local = {.addr = ~(uint64_t)0};
     assert_true(uf_efa_encode_write_imm(&e, UF_EFA_WQE_WORDS, &to, 0, 0, &local, 0));

@@ -21,7 +21,7 @@ static const uf_efa_sge golden_local = {.addr = 0x7f5566778800, .bytes = 0x2000,
 
 static uf_efa_wqe write_named(uint64_t id)
 {
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     uf_efa_to to = golden_to;
     to.id = id;
     assert_true(uf_efa_encode_rdma(&e, UF_EFA_WQE_WORDS, UF_EFA_OP_WRITE, &to, 1, 2, &golden_local));
@@ -36,7 +36,7 @@ static void v1_write_with_immediate_has_the_golden_words(void **state)
     uint64_t ring[2 * 8] = {0};
     uint32_t doorbell = 0;
     uf_efa_sq q;
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     assert_true(uf_efa_encode_write_imm(&e, 8, &golden_to, 0x7f0011223344, 0xcafe0001, &golden_local, 0xdeadbeef));
     uf_efa_sq_init(&q, ring, &doorbell, 0, 8, 1, 0, NULL); /* depth 1: the second entry is on the second lap, phase 1 */
     assert_int_equal(uf_efa_sq_post_owned(&q, &e, 1, 0), 1);
@@ -122,7 +122,7 @@ static void every_field_at_its_largest_stays_in_its_bits(void **state)
     (void)state;
     const uf_efa_to all = {.id = UINT64_MAX, .qpn = 0xffff, .ah = 0xffff, .qkey = UINT32_MAX, .burst = 1};
     const uf_efa_sge local = {.addr = UINT64_MAX, .bytes = UINT32_MAX, .lkey = UF_EFA_LKEY_MAX};
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     assert_true(uf_efa_encode_write_imm(&e, 8, &all, UINT64_MAX, UINT32_MAX, &local, UINT32_MAX));
     assert_true(e.w[0] == 0x0001ffff1c92ffff && e.w[1] == 0x0001ffffffffffff && e.w[2] == 0xffffffff);
     assert_true(e.w[3] == 0xffffffffffff0000 && e.w[4] == UINT64_MAX && e.w[5] == UINT64_MAX);
@@ -143,7 +143,7 @@ static void what_does_not_fit_its_field_is_refused(void **state)
     const uf_efa_sge three[3] = {good, good, good}, second_bad[2] = {good, bad};
     unsigned char bytes[81] = {0};
     uint64_t w[2];
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     assert_false(uf_efa_encode_rdma(&e, 8, UF_EFA_OP_WRITE, &golden_to, 0, 0, &bad));
     assert_false(uf_efa_encode_write_imm(&e, 8, &golden_to, 0, 0, &bad, 0));
     assert_false(uf_efa_encode_rdma(&e, 8, UF_EFA_OP_SEND, &golden_to, 0, 0, &good));
@@ -168,7 +168,7 @@ static void inline_bytes_are_at_their_offsets(void **state)
 {
     (void)state;
     unsigned char bytes[80];
-    uf_efa_wqe e;
+    uf_efa_wqe e = {0};
     for (int i = 0; i < 80; i++)
         bytes[i] = (unsigned char)(i + 1);
     for (uint32_t n = 0; n <= 80; n++) {
