@@ -4,14 +4,19 @@
 #include "efa_model/internal.h"
 #include <stdlib.h>
 
+enum { SLOT_BITS = 24 }; /* of an event's place in the pool; its sequence lies above */
+
+/* By time, then by the order of making: one comparison of 128 bits, without a branch to guess. */
 static bool earlier(const heap_entry *a, const heap_entry *b)
 {
-    return a->at != b->at ? a->at < b->at : (int32_t)(a->sequence - b->sequence) < 0;
+    return ((unsigned __int128)a->at << 64 | a->order) < ((unsigned __int128)b->at << 64 | b->order);
 }
 
 static bool grow(uf_model *m)
 {
     uint32_t room = m->event_room ? m->event_room * 2 : 4096;
+    if (room > 1u << SLOT_BITS)
+        return false;
     model_event *events = realloc(m->events, (size_t)room * sizeof(*events));
     if (!events)
         return false;
@@ -22,6 +27,15 @@ static bool grow(uf_model *m)
     m->heap = heap;
     m->event_room = room;
     return true;
+}
+
+static void rise(uf_model *m, uint32_t i, heap_entry entry)
+{
+    while (i > 0 && earlier(&entry, &m->heap[(i - 1) / 4])) {
+        m->heap[i] = m->heap[(i - 1) / 4];
+        i = (i - 1) / 4;
+    }
+    m->heap[i] = entry;
 }
 
 bool uf_model_event_add(uf_model *m, uint64_t at, const model_event *event)
@@ -37,38 +51,37 @@ bool uf_model_event_add(uf_model *m, uint64_t at, const model_event *event)
         slot = m->n_events++;
     }
     m->events[slot] = *event;
-    heap_entry entry = {.at = at < m->now ? m->now : at, .sequence = m->sequence++, .slot = slot};
-    uint32_t i = m->n_heap++;
-    while (i > 0 && earlier(&entry, &m->heap[(i - 1) / 4])) {
-        m->heap[i] = m->heap[(i - 1) / 4];
-        i = (i - 1) / 4;
-    }
-    m->heap[i] = entry;
+    heap_entry entry = {.at = at < m->now ? m->now : at, .order = m->sequence++ << SLOT_BITS | slot};
+    rise(m, m->n_heap++, entry);
     return true;
 }
 
+/* The hole at the top goes down to a leaf, and `entry`, which was a leaf and mostly is one again, rises from there. */
 static void sink(uf_model *m, heap_entry entry)
 {
-    uint32_t i = 0;
-    for (;;) {
-        uint32_t child = 4 * i + 1, last = child + 4 < m->n_heap ? child + 4 : m->n_heap, best = child;
-        if (child >= m->n_heap)
-            break;
-        for (uint32_t c = child + 1; c < last; c++)
-            best = earlier(&m->heap[c], &m->heap[best]) ? c : best;
-        if (!earlier(&m->heap[best], &entry))
-            break;
-        m->heap[i] = m->heap[best];
+    const heap_entry *h = m->heap;
+    uint32_t i = 0, n = m->n_heap;
+    for (uint32_t child = 1; child < n; child = 4 * i + 1) {
+        uint32_t best = child;
+        if (child + 4 <= n) {
+            uint32_t left = earlier(&h[child + 1], &h[child]) ? child + 1 : child;
+            uint32_t right = earlier(&h[child + 3], &h[child + 2]) ? child + 3 : child + 2;
+            best = earlier(&h[right], &h[left]) ? right : left;
+        } else {
+            for (uint32_t c = child + 1; c < n; c++)
+                best = earlier(&h[c], &h[best]) ? c : best;
+        }
+        m->heap[i] = h[best];
         i = best;
     }
-    m->heap[i] = entry;
+    rise(m, i, entry);
 }
 
 bool uf_model_event_take(uf_model *m, uint64_t until, model_event *event)
 {
     if (m->n_heap == 0 || m->heap[0].at > until)
         return false;
-    uint32_t slot = m->heap[0].slot;
+    uint32_t slot = m->heap[0].order & ((1u << SLOT_BITS) - 1);
     m->now = m->heap[0].at;
     *event = m->events[slot];
     m->events[slot].message = m->free_event;
@@ -77,25 +90,6 @@ bool uf_model_event_take(uf_model *m, uint64_t until, model_event *event)
         sink(m, m->heap[m->n_heap]);
     m->stats.events++;
     return true;
-}
-
-/* splitmix64: one addition of state, so a seed of any value is good. */
-uint64_t uf_model_random(uf_model *m)
-{
-    uint64_t z = m->random += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
-uint64_t uf_model_random_below(uf_model *m, uint64_t n)
-{
-    return n ? (uint64_t)((unsigned __int128)uf_model_random(m) * n >> 64) : 0;
-}
-
-bool uf_model_chance(uf_model *m, uint32_t ppm)
-{
-    return ppm && (uf_model_random(m) >> 32) * 1000000 >> 32 < ppm;
 }
 
 /* -ln(x) for 0 < x <= 1, by arithmetic that is the same on every machine. */
@@ -116,9 +110,4 @@ void uf_model_exponential_fill(uf_model *m)
 {
     for (int i = 0; i < 1024; i++)
         m->exponential[i] = (uint64_t)(minus_log((i + 0.5) / 1024) * (double)m->p.jitter_ns);
-}
-
-uint64_t uf_model_jitter(uf_model *m)
-{
-    return m->p.jitter_ns ? m->exponential[uf_model_random(m) >> 54] : 0;
 }

@@ -31,8 +31,7 @@ typedef struct model_event {
 } model_event;
 
 typedef struct heap_entry {
-    uint64_t at;
-    uint32_t sequence, slot;
+    uint64_t at, order; /* the order of making, and the event's slot */
 } heap_entry;
 
 typedef struct model_mr {
@@ -71,6 +70,7 @@ typedef struct model_qp {
     uint32_t *words_stored, *words_seen; /* a bit per word of a slot since its last fetch */
     wc_word wc[UF_MODEL_WC_WORDS];
     uint32_t n_wc;
+    uint64_t wc_chance; /* random bits for the next stores */
     uint64_t poison;
     uint32_t rung, fetched; /* positions */
     uint32_t rq_seen, rq_taken;
@@ -129,7 +129,8 @@ struct uf_model {
     uf_model_nic **nics;
     uint32_t n_nics;
     heap_entry *heap;
-    uint32_t n_heap, heap_room, sequence;
+    uint32_t n_heap;
+    uint64_t sequence;
     model_event *events;
     uint32_t n_events, free_event, event_room;
     message **chunks;
@@ -146,11 +147,32 @@ struct uf_model {
 /* event.c */
 bool uf_model_event_add(uf_model *m, uint64_t at, const model_event *event);
 bool uf_model_event_take(uf_model *m, uint64_t until, model_event *event); /* moves the time; false if there is none */
-uint64_t uf_model_random(uf_model *m);
-uint64_t uf_model_random_below(uf_model *m, uint64_t n); /* 0 for n 0 */
-bool uf_model_chance(uf_model *m, uint32_t ppm);
 void uf_model_exponential_fill(uf_model *m);
-uint64_t uf_model_jitter(uf_model *m);
+
+/* splitmix64: one addition of state, so a seed of any value is good. */
+static inline uint64_t uf_model_random(uf_model *m)
+{
+    uint64_t z = m->random += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+/* 0 for n 0. */
+static inline uint64_t uf_model_random_below(uf_model *m, uint64_t n)
+{
+    return n ? (uint64_t)((unsigned __int128)uf_model_random(m) * n >> 64) : 0;
+}
+
+static inline bool uf_model_chance(uf_model *m, uint32_t ppm)
+{
+    return ppm && (uf_model_random(m) >> 32) * 1000000 >> 32 < ppm;
+}
+
+static inline uint64_t uf_model_jitter(uf_model *m)
+{
+    return m->p.jitter_ns ? m->exponential[uf_model_random(m) >> 54] : 0;
+}
 
 /* device.c */
 message *uf_model_message(uf_model *m, uint32_t index);

@@ -34,15 +34,18 @@ void uf_model_mmio_store64(void *arg, uint64_t *address, uint64_t value)
     if (qp->n_wc == UF_MODEL_WC_WORDS)
         see_word(qp, (uint32_t)uf_model_random_below(m, qp->n_wc));
     qp->wc[qp->n_wc++] = (wc_word){index, value};
-    if (uf_model_chance(m, 250000))
-        see_word(qp, (uint32_t)uf_model_random_below(m, qp->n_wc));
+    if (qp->wc_chance < 256) /* eight bits a store: whether one leaves, and which */
+        qp->wc_chance = uf_model_random(m) | (uint64_t)1 << 63;
+    if ((qp->wc_chance & 3) == 0)
+        see_word(qp, (uint32_t)(qp->wc_chance >> 2 & 63) % qp->n_wc);
+    qp->wc_chance >>= 8;
 }
 
 void uf_model_mmio_flush(void *arg)
 {
     model_qp *qp = arg;
-    while (qp->n_wc)
-        see_word(qp, (uint32_t)uf_model_random_below(qp->nic->model, qp->n_wc));
+    while (qp->n_wc) /* in any order: nobody looks in between */
+        see_word(qp, qp->n_wc - 1);
 }
 
 /* ---- Doorbells ---- */

@@ -149,9 +149,22 @@ static void check_arrivals(rig *r)
         checked = 0;
 }
 
+static const char *last_profile;
+static uint64_t last_seed;
+
+/* After success and failure alike. */
+static int tell_seed(void **state)
+{
+    (void)state;
+    print_message("last run: profile %s, UNFENCE_SEED=%llu\n", last_profile, (unsigned long long)last_seed);
+    return 0;
+}
+
 static uint64_t run_profile(const char *profile, uint64_t seed, uint32_t *inversions)
 {
     uf_model_params p;
+    last_profile = profile;
+    last_seed = seed;
     assert_int_equal(uf_model_profile(profile, &p), UF_OK);
     rig *r = rig_open(&p, seed, &(rig_options){.rnr_retry = 7, .solicited = seed & 1 || !p.can_unsolicited});
     uint32_t taken[MESSAGES] = {0};
@@ -193,7 +206,6 @@ static void b5_to_b8_and_b18_hold_in_every_profile(void **state)
     for (int i = 0; i < 5; i++) {
         uint32_t inversions = 0;
         for (uint64_t seed = rig_seed(); seed < rig_seed() + 40; seed++) {
-            print_message(seed == rig_seed() ? "profile %s from seed %llu\n" : "", profiles[i], (unsigned long long)seed);
             (void)run_profile(profiles[i], seed, &inversions);
         }
         if (strcmp(profiles[i], "fifo") == 0)
@@ -458,8 +470,8 @@ int main(void)
         cmocka_unit_test(b3_messages_have_a_rate_of_their_own),
         cmocka_unit_test(b4_bytes_appear_in_pieces_as_coarse_as_the_device_promises),
         cmocka_unit_test(b4_packets_land_in_any_order),
-        cmocka_unit_test(b5_to_b8_and_b18_hold_in_every_profile),
-        cmocka_unit_test(a_seed_repeats_its_run),
+        cmocka_unit_test_teardown(b5_to_b8_and_b18_hold_in_every_profile, tell_seed),
+        cmocka_unit_test_teardown(a_seed_repeats_its_run, tell_seed),
         cmocka_unit_test(b5_a_duplicate_over_changed_bytes_is_trapped),
         cmocka_unit_test(b5_a_duplicate_comes_before_the_senders_completion_unless_the_knob_says_so),
         cmocka_unit_test(b6_early_completions_exist_where_memories_differ),
