@@ -386,11 +386,23 @@ int uf_model_ah_create(uf_model_nic *nic, const uint8_t gid[16], uint16_t *ah)
     return UF_OK;
 }
 
+static void fail_work_of(uf_model *m, const model_qp *qp, uint16_t ah)
+{
+    for (uint32_t i = qp->live ? qp->first : UF_MODEL_NONE; i != UF_MODEL_NONE;) {
+        message *msg = uf_model_message(m, i);
+        i = msg->next; /* ending it takes it out of the list */
+        if (msg->ah == ah)
+            uf_model_end_early(m, msg, UF_EFA_INVALID_AH);
+    }
+}
+
 void uf_model_ah_destroy(uf_model_nic *nic, uint16_t ah)
 {
     if (ah >= nic->n_ahs || nic->ahs[ah] == 0)
         return;
     uint32_t peer = nic->ahs[ah] - 1;
+    for (uint32_t i = 0; i < nic->n_qps; i++)
+        fail_work_of(nic->model, nic->qps[i], ah);
     nic->ahs[ah] = 0;
     nic->reverse[peer] = 0;
     for (uint32_t i = 0; i < nic->n_ahs; i++) /* another handle of the same peer still makes it known */

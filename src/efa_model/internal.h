@@ -91,9 +91,9 @@ typedef struct message {
     uint64_t id, born, delay;
     uint64_t bytes, remote;
     uint32_t rkey, qkey, imm;
-    uint16_t qpn, n_sge, inline_bytes;
+    uint16_t qpn, ah, n_sge, inline_bytes;
     uint8_t op, status;
-    bool has_imm, is_inline, wants_cqe, done, responding, answered, orphan;
+    bool has_imm, is_inline, wants_cqe, done, responding, answered, orphan, refused;
     uf_efa_sge sge[UF_EFA_SEND_SGES];
     uint64_t inline_words[UF_EFA_WIDE_INLINE_BYTES / 8];
     uint32_t packets, sent, placed;
@@ -195,7 +195,8 @@ void uf_model_fetch(uf_model *m, model_qp *qp, uint32_t upto);
 void uf_model_mmio_store64(void *qp, uint64_t *address, uint64_t value);
 void uf_model_mmio_flush(void *qp);
 void uf_model_mmio_store32(void *qp, uint32_t *address, uint32_t value);
-void uf_model_qp_break(uf_model *m, model_qp *qp); /* into error: everything outstanding is flushed */
+void uf_model_end_early(uf_model *m, message *msg, unsigned status); /* its packets under way still arrive */
+void uf_model_qp_break(uf_model *m, model_qp *qp);                   /* into error: everything outstanding is flushed */
 
 /* network.c */
 void uf_model_send(uf_model *m, message *msg); /* queues all its packets */

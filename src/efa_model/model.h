@@ -104,6 +104,7 @@ int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t byt
 void uf_model_mr_close(uf_model_nic *nic, uf_model_mr mr);
 /* UF_ERANGE: no NIC has this address. */
 int uf_model_ah_create(uf_model_nic *nic, const uint8_t gid[16], uint16_t *ah);
+/* Outstanding work that names it is completed in error; its packets under way still arrive. */
 void uf_model_ah_destroy(uf_model_nic *nic, uint16_t ah);
 
 typedef struct uf_model_cq_options {

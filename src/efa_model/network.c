@@ -108,6 +108,7 @@ void uf_model_send(uf_model *m, message *msg)
     uf_model_nic *nic = transmitter(m, msg);
     msg->sent = 0;
     msg->placed = 0;
+    msg->refused = false;
     memset(msg->seen, 0, (size_t)(msg->packets + 63) / 64 * sizeof(*msg->seen));
     if (packets_to_send(msg) == 1 && nic->waiting_head == nic->waiting_tail) {
         send_packet(m, nic, msg, 0); /* nobody waits: no event is needed to give it its place on the wire */
@@ -127,7 +128,7 @@ void uf_model_transmit_next(uf_model *m, uf_model_nic *nic)
         return;
     message *msg = uf_model_message(m, nic->waiting[nic->waiting_head++ & nic->waiting_mask]);
     bool keep = false;
-    if (!msg->done && transmitter(m, msg) == nic && msg->sent < packets_to_send(msg) && !nic->dead) {
+    if (!msg->done && !msg->refused && transmitter(m, msg) == nic && msg->sent < packets_to_send(msg) && !nic->dead) {
         send_packet(m, nic, msg, msg->sent++);
         keep = msg->sent < packets_to_send(msg) && wait_for_wire(m, nic, msg);
     } else if (!msg->done && msg->responding && nic->dead) {
@@ -172,8 +173,6 @@ static uint64_t maybe_duplicate(uf_model *m, message *msg, uint64_t at, bool ack
 
 void uf_model_answer(uf_model *m, message *msg, unsigned status)
 {
-    if (msg->answered)
-        return;
     msg->answered = true;
     uint64_t at = m->now + m->p.ack_ns + uf_model_trip(m) + m->p.cqe_ns;
     bool lost = uf_model_chance(m, m->p.drop_ppm);
@@ -194,7 +193,8 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
     if (nic->dead)
         return;
     msg->done = true;
-    bool local = status == UF_EFA_FLUSHED || status == UF_EFA_UNRESPONSIVE || status == UF_EFA_UNREACHABLE;
+    bool local =
+        status == UF_EFA_FLUSHED || status == UF_EFA_INVALID_AH || status == UF_EFA_UNRESPONSIVE || status == UF_EFA_UNREACHABLE;
     if (!local && msg->target_nic < nic->n_reverse)
         nic->heard[msg->target_nic] = 1;
     if (msg->late)

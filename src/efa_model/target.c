@@ -39,6 +39,7 @@ static void not_ready(uf_model *m, message *msg)
 {
     m->stats.rnr++;
     msg->attempt++; /* what is still under way of this attempt is void */
+    msg->refused = true;
     msg->rnr++;
     if (msg->qp->o.rnr_retry != 7 && msg->rnr > msg->qp->o.rnr_retry)
         uf_model_answer(m, msg, UF_EFA_REMOTE_RNR);
@@ -131,7 +132,7 @@ static void arrive_send(uf_model *m, message *msg, model_qp *qp)
 
 void uf_model_arrive(uf_model *m, message *msg, uint32_t packet)
 {
-    if (msg->answered || msg->qp->nic->dead)
+    if (msg->answered || msg->refused || msg->qp->nic->dead)
         return;
     if (m->nics[msg->target_nic]->dead) {
         add(m, msg, m->now + m->p.rto_ns, EVENT_RETRANSMIT, packet, 0, NULL);

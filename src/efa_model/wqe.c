@@ -202,6 +202,7 @@ static void fill(uf_model *m, message *msg, model_qp *qp, const fetched *f)
     msg->imm = (uint32_t)f->w[1];
     msg->qkey = (uint32_t)f->w[2];
     msg->qpn = (uint16_t)(f->w[0] >> UF_EFA_W0_QPN_SHIFT);
+    msg->ah = (uint16_t)ah;
     msg->target_nic = ah < nic->n_ahs && nic->ahs[ah] ? nic->ahs[ah] - 1 : UF_MODEL_NONE;
     msg->is_inline = f->is_inline;
     msg->inline_bytes = f->is_inline ? (uint16_t)f->length : 0;
@@ -299,15 +300,19 @@ void uf_model_fetch(uf_model *m, model_qp *qp, uint32_t upto)
     }
 }
 
+void uf_model_end_early(uf_model *m, message *msg, unsigned status)
+{
+    msg->orphan = uf_model_snapshot(m, msg);
+    uf_model_finish(m, msg, status);
+}
+
 void uf_model_qp_break(uf_model *m, model_qp *qp)
 {
     if (qp->failed)
         return;
     qp->failed = true;
     while (qp->first != UF_MODEL_NONE) {
-        message *msg = uf_model_message(m, qp->first);
-        msg->orphan = uf_model_snapshot(m, msg); /* packets under way have left, and still arrive */
-        uf_model_finish(m, msg, UF_EFA_FLUSHED);
+        uf_model_end_early(m, uf_model_message(m, qp->first), UF_EFA_FLUSHED);
     }
     uf_model_fetch(m, qp, qp->rung); /* posted and not yet fetched */
     uf_efa_cqe cqe = {.status = UF_EFA_FLUSHED, .ah = UF_EFA_AH_UNKNOWN};

@@ -109,6 +109,54 @@ static void receives_of_several_pieces_are_filled_in_turn(void **state)
     rig_close(r);
 }
 
+static void b10_a_message_of_many_packets_is_refused_once_an_attempt(void **state)
+{
+    (void)state;
+    for (uint64_t seed = rig_seed(); seed < rig_seed() + 20; seed++) {
+        uf_model_params p = rig_quiet();
+        p.mtu = 64;
+        p.gbps = 1;
+        p.jitter_ns = 20000;
+        p.rnr_ns = 1000;
+        rig *r = rig_open(&p, seed, &(rig_options){.solicited = true, .rnr_retry = 3});
+        rig_write(r, 1, 0, 4096, 2048, 5);
+        rig_run(r);
+        assert_int_equal(rig_status(r, 1), UF_EFA_REMOTE_RNR);
+        assert_int_equal(uf_model_get_stats(r->model)->rnr, 4);
+        assert_true(r->end[0].sent[0].at >= 4 * 8000 + 3 * (8000 + 1000) + 8000); /* four ways there, each refused at its time */
+        rig_close(r);
+    }
+}
+
+static void check_whole(rig *r)
+{
+    for (uint32_t i = 0; i < r->end[1].n_received; i++)
+        assert_memory_equal(r->end[1].memory + 4096, r->end[0].memory, 2048);
+}
+
+static void b10_a_refused_message_of_many_packets_is_whole_when_it_is_told(void **state)
+{
+    (void)state;
+    for (uint64_t seed = rig_seed(); seed < rig_seed() + 60; seed++) {
+        uf_model_params p = rig_quiet();
+        p.mtu = 64;
+        p.gbps = 1; /* its packets still leave when the first is refused */
+        p.jitter_ns = 20000;
+        p.rnr_ns = 1000;
+        rig *r = rig_open(&p, seed, &(rig_options){.solicited = true, .rnr_retry = 7});
+        for (uint32_t i = 0; i < 2048; i++)
+            r->end[0].memory[i] = (unsigned char)(1 + i % 251);
+        rig_write(r, 1, 0, 4096, 2048, 5);
+        uf_model_run(r->model, 11000 + seed * 500);
+        rig_receives(r, 1, 1, 8);
+        r->each_event = check_whole;
+        rig_run(r);
+        assert_int_equal(r->end[1].n_received, 1);
+        assert_int_equal(rig_status(r, 1), UF_EFA_OK);
+        rig_close(r);
+    }
+}
+
 static void strict_finds_a_receive_that_is_malformed(void **state)
 {
     (void)state;
@@ -256,6 +304,25 @@ static void b12_a_target_must_know_the_writer_but_not_the_sender(void **state)
     rig_close(r);
 }
 
+static void an_address_handle_destroyed_under_work_ends_it_in_error(void **state)
+{
+    (void)state;
+    uf_model_params p = rig_quiet();
+    rig *r = rig_open(&p, 1, NULL);
+    r->end[0].memory[0] = 4;
+    for (uint64_t id = 1; id <= 3; id++)
+        rig_write(r, id, 0, id * 8, 8, -1);
+    uf_model_run(r->model, 1000);
+    uf_model_ah_destroy(r->end[0].nic, r->end[0].ah);
+    rig_write(r, 4, 0, 64, 8, -1);
+    rig_run(r);
+    for (uint64_t id = 1; id <= 4; id++)
+        assert_int_equal(rig_status(r, id), UF_EFA_INVALID_AH);
+    assert_int_equal(r->end[1].memory[8], 4);
+    assert_int_equal(r->end[1].memory[64], 0);
+    rig_close(r);
+}
+
 static void b14_destroying_a_queue_flushes_what_is_outstanding(void **state)
 {
     (void)state;
@@ -375,16 +442,17 @@ static void a_peer_that_died_or_never_lived_is_told_apart(void **state)
 static void a_reader_of_a_peer_that_dies_while_it_answers_gives_up(void **state)
 {
     (void)state;
-    for (uint64_t at = 1000; at < 30000; at += 1000) {
+    for (uint64_t at = 1000; at < 120000; at += 3000) {
         uf_model_params p = rig_quiet();
-        p.mtu = 256;
         p.gbps = 1;
         rig *r = rig_open(&p, 1, NULL);
-        rig_read(r, 1, 0, 0, 4096);
+        rig_read(r, 1, 0, 0, 16384);
+        rig_read(r, 2, 16384, 0, 16384); /* waits for the wire, with nothing under way */
         uf_model_run(r->model, at);
         uf_model_nic_kill(r->end[1].nic);
         rig_run(r);
-        assert_true(rig_status(r, 1) == UF_EFA_UNREACHABLE);
+        assert_int_equal(rig_status(r, 1), UF_EFA_UNREACHABLE);
+        assert_int_equal(rig_status(r, 2), UF_EFA_UNREACHABLE);
         rig_close(r);
     }
 }
@@ -460,12 +528,15 @@ int main(void)
         cmocka_unit_test(b10_knob_the_payload_may_be_there_already),
         cmocka_unit_test(b10_receives_are_used_in_their_order_and_writes_leave_their_buffers),
         cmocka_unit_test(receives_of_several_pieces_are_filled_in_turn),
+        cmocka_unit_test(b10_a_message_of_many_packets_is_refused_once_an_attempt),
+        cmocka_unit_test(b10_a_refused_message_of_many_packets_is_whole_when_it_is_told),
         cmocka_unit_test(strict_finds_a_receive_that_is_malformed),
         cmocka_unit_test(b11_what_the_target_refuses_only_the_sender_hears),
         cmocka_unit_test(b11_permissions_are_kept_apart),
         cmocka_unit_test(b11_a_send_longer_than_the_receive_is_refused_and_the_receive_stays),
         cmocka_unit_test(b11_a_target_of_an_older_generation_lacks_the_write),
         cmocka_unit_test(b12_a_target_must_know_the_writer_but_not_the_sender),
+        cmocka_unit_test(an_address_handle_destroyed_under_work_ends_it_in_error),
         cmocka_unit_test(b14_destroying_a_queue_flushes_what_is_outstanding),
         cmocka_unit_test(b14_late_packets_of_a_dead_queue_still_arrive_with_its_bytes),
         cmocka_unit_test(b14_a_failed_or_missing_target_queue_answers_so),
