@@ -104,8 +104,13 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
     if (w->peers[pe].mapped) {
         /* The last byte decides: an object that starts in mapped memory ends there. */
         void *word = uf_ptr(w, dst, pe);
-        if (!uf_memory_find(w, dst, (size_t)width) || !word)
+        if (!uf_memory_find(w, dst, (size_t)width))
             return refuse_word(w, dst, width);
+        if (!word)
+            return uf_fail(UF_EUNSUPPORTED,
+                           "uf_atomic on PE %d: argument dst lies in a window over another process's own buffer, where no processor can "
+                           "update it atomically; take such words from uf_signal_alloc or uf_malloc",
+                           w->pe);
         uint64_t before = uf_atomic_apply(word, (uint8_t)op, (uint8_t)width, operand, compare);
         if (op >= UF_ATOMIC_FETCH)
             *old = before;
