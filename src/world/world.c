@@ -251,7 +251,7 @@ static int gather_attempts(uf_world *w, int rc, bool needs, bool *all_ok, bool *
     if (!all)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     if (rc)
-        snprintf(mine.why, sizeof mine.why, "PE %d: %s", w->pe, uf_error_message());
+        snprintf(mine.why, sizeof mine.why, "%s", uf_error_message());
     int failed = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, all, 0);
     *all_ok = true;
     *any_needs = false;
@@ -435,6 +435,26 @@ static void free_world(uf_world *w)
     free(w);
 }
 
+/* Both ends of a flow count alike: the least that any PE can do, or a refusal where there is no least. */
+static int agree_on_limits(uf_world *w, uf_engine_params *params, uf_engine_limits *least)
+{
+    uf_engine_limits *all = calloc((size_t)w->n_pes, sizeof *all);
+    int rc = all ? uf_engine_limits_of(params, least)
+                 : uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
+    if (!rc)
+        rc = uf_bootstrap_allgather(w->bootstrap, least, sizeof *least, all, 0);
+    for (int pe = 0; !rc && pe < w->n_pes; pe++) {
+        if (all[pe].rails != least->rails)
+            rc = uf_fail(UF_EMISMATCH, "PE %d has %u rails, PE %d has %u: rail i talks to rail i, so all hosts need as many NICs",
+                         pe, all[pe].rails, w->pe, least->rails);
+        least->credits = all[pe].credits < least->credits ? all[pe].credits : least->credits;
+        least->messages = all[pe].messages < least->messages ? all[pe].messages : least->messages;
+        least->immediates &= all[pe].immediates;
+    }
+    free(all);
+    return rc;
+}
+
 static int start_engine(uf_world *w)
 {
     uint32_t local = 0;
@@ -449,7 +469,10 @@ static int start_engine(uf_world *w)
         .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick},
         .local_pes = local,
     };
-    return uf_engine_create(&params, &w->engine);
+    uf_engine_limits agreed;
+    int rc = w->fabric ? agree_on_limits(w, &params, &agreed) : UF_OK;
+    params.agreed = w->fabric ? &agreed : NULL;
+    return rc ? rc : uf_engine_create(&params, &w->engine);
 }
 
 static int fill_world(uf_world *w, const uf_world_options *o)
