@@ -388,11 +388,17 @@ static const char usage[] =
 
 static int say(const char *format, const char *what)
 {
-    /* Every PE parses the same command line; one complaint is enough. */
+    fprintf(stderr, format, what);
+    return -1;
+}
+
+/* Once is enough of PEs that all parse the same command line. */
+static int help(void)
+{
     const char *pe = getenv("UNFENCE_PE");
     if (!pe || !strcmp(pe, "0"))
-        fprintf(stderr, format, what);
-    return -1;
+        fputs(usage, stdout);
+    return 3;
 }
 
 static int number(const char *name, const char *text, long long least, long long most, long long *value)
@@ -444,7 +450,7 @@ static int parse(int argc, char **argv, options *o)
         else if (c == FABRICS && add_fabrics(o, optarg))
             return 2;
         else if (c == HELP)
-            return say("%s", usage) ? 3 : 0;
+            return help();
         else if (c == '?' || (c >= NUMBERS &&
                               number(limits[c - NUMBERS].name, optarg, limits[c - NUMBERS].least, limits[c - NUMBERS].most, &v)))
             return 2;
@@ -496,10 +502,12 @@ int main(int argc, char **argv)
     /* The first run is checked against one process; the others must then give the bits of the first. */
     for (int f = 0; !rc && f < o.n_fabrics; f++)
         rc = run_fabric(&s, o.fabrics[f], o.check && f == 0);
-    if (!rc && s.pe == 0)
+    /* All PEs know the verdict; PE 0 alone fails for it, so that a launcher lets it finish its report. */
+    if (!rc && s.pe == 0) {
         rc = o.json ? moe_report_json(&s.job) : (moe_report_table(&s.job), 0);
-    if (!rc && !moe_job_sound(&s.job))
-        rc = -1;
+        if (!moe_job_sound(&s.job))
+            rc = -1;
+    }
     for (int f = 0; f < MAX_FABRICS; f++)
         free(runs[f].pes);
     moe_model_destroy(s.model);
