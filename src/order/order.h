@@ -35,10 +35,11 @@ typedef struct uf_order_config {
     uint32_t n_rails;
     uint32_t window;          /* largest W of a lane: power of two, 2..2^15 */
     uint32_t credits;         /* immediates in flight per flow before the peer has consumed some, at least 4 */
-    uint32_t message_credits; /* messages in flight per flow, at least 2; also the size of its pool of held messages */
+    uint32_t message_credits; /* messages in flight per flow, at least 2: up to half of them, at most max_fetches, are kept for
+                                 answers; also the size of its pool of held messages */
     uint32_t tx_depth;        /* WRs in flight on this endpoint, all rails: size of the cookie table */
-    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN */
-    uint32_t max_lanes;       /* receiver's pool: lanes of all peers that may use sequences here at once */
+    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. More than
+                           n_flows, so that peers which do not move leave room for the others */
     uint32_t max_local_lanes; /* lanes that may be open on our side at once */
     uint32_t max_fetches;     /* fetching atomics in flight per flow */
     uint64_t max_message;     /* largest single WR payload; longer puts are split */
