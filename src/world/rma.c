@@ -2,8 +2,9 @@
  *
  * The path of one put: check arguments -> where is it (reach) -> mapped: copy, and the signal is one atomic instruction on the
  * peer's word; network: fill one uf_order_op and submit it. Nothing on this path allocates, takes a lock of this room, or reads the
- * clock. Windows over a user's buffer in another process of this host are copied by the system (process_vm_writev). */
+ * clock. Windows over a user's buffer in another process of this host: foreign.c. */
 #include "base/error.h"
+#include "world/foreign.h"
 #include "world/world.h"
 
 /* Where a symmetric range of a peer is. */
@@ -103,7 +104,7 @@ static int put_mapped(uf_ctx *ctx, const reach *to, const void *src, size_t byte
         copy(w, pe, to->mapped, src, bytes);
         return UF_OK;
     }
-    return uf_local_copy_to(&w->peers[pe].identity, to->foreign, src, bytes);
+    return uf_foreign_put(w, pe, to->foreign, src, bytes);
 }
 
 static inline void signal_mapped(uint64_t *word, int op, uint64_t value)
@@ -394,7 +395,7 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
         if (from.mapped)
             copy(w, pe, dst, from.mapped, bytes);
         else
-            rc = uf_local_copy_from(&w->peers[pe].identity, from.foreign, dst, bytes);
+            rc = uf_foreign_get(w, pe, from.foreign, dst, bytes);
     } else {
         uf_order_op op = {.kind = UF_ORDER_GET};
         void *registration;
