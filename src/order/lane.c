@@ -41,8 +41,7 @@ void uf_order_queue_remove(uf_order *o, uf_order_queue *queue, uint32_t entry)
 static void open_batch(uf_order_lane *lane)
 {
     lane->newest++;
-    *uf_order_batch_of(lane, lane->newest) =
-        (uf_order_batch){.epoch = UF_FIRST_EPOCH - 1, .plain_epoch = UF_FIRST_EPOCH - 1};
+    *uf_order_batch_of(lane, lane->newest) = (uf_order_batch){.epoch = UF_FIRST_EPOCH - 1, .plain_epoch = UF_FIRST_EPOCH - 1};
 }
 
 static bool ring_full(const uf_order_lane *lane)
@@ -263,6 +262,7 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
         .fence_seen = ctx->fence_epoch,
         .oldest = 1,
         .ordered = ctx->ordered && order->config.immediates,
+        .adds = !ctx->ordered && order->config.immediates,
         .used = true,
         .index = index,
         .next_active = UF_NONE,

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "fabric/fabric.h"
+#include "world/foreign.h"
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,7 @@ static void tick(void *arg, uint64_t now)
     uf_world *w = arg;
     int pe = -1;
     uf_memory_tick(w);
+    uf_foreign_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
@@ -66,6 +68,7 @@ static void engine_failed(void *arg, uint32_t peer, int status)
 
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
 {
+    uf_foreign_serve(w);
     if (w->fabric && uf_engine_poll(w->engine) > 0)
         return round % 64 == 63 ? uf_world_check(w) : UF_OK;
     w->driver->relax(w->driver->arg, round);
@@ -83,6 +86,7 @@ int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
 static void relax_with_progress(void *arg, uint32_t round)
 {
     uf_world *w = arg;
+    uf_foreign_serve(w);
     if (w->engine && w->fabric && uf_engine_poll(w->engine) > 0)
         return;
     w->driver->relax(w->driver->arg, round);
@@ -247,7 +251,7 @@ static int gather_attempts(uf_world *w, int rc, bool needs, bool *all_ok, bool *
     if (!all)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     if (rc)
-        snprintf(mine.why, sizeof mine.why, "PE %d: %s", w->pe, uf_error_message());
+        snprintf(mine.why, sizeof mine.why, "%s", uf_error_message());
     int failed = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, all, 0);
     *all_ok = true;
     *any_needs = false;
@@ -419,6 +423,9 @@ static void free_world(uf_world *w)
     uf_engine_destroy(w->engine);
     if (w->fabric)
         w->fabric->ops->close(w->fabric);
+    /* The bootstrap still waits for acknowledgements, and its waits make progress where there is an engine (relax_with_progress). */
+    w->engine = NULL;
+    w->fabric = NULL;
     uf_bootstrap_destroy(w->bootstrap);
     uf_local_identity_close(&w->identity);
     uf_requests_free(w);
@@ -426,6 +433,26 @@ static void free_world(uf_world *w)
     pthread_mutex_destroy(&w->contexts_lock);
     free(w->peers);
     free(w);
+}
+
+/* Both ends of a flow count alike: the least that any PE can do, or a refusal where there is no least. */
+static int agree_on_limits(uf_world *w, uf_engine_params *params, uf_engine_limits *least)
+{
+    uf_engine_limits *all = calloc((size_t)w->n_pes, sizeof *all);
+    int rc = all ? uf_engine_limits_of(params, least)
+                 : uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
+    if (!rc)
+        rc = uf_bootstrap_allgather(w->bootstrap, least, sizeof *least, all, 0);
+    for (int pe = 0; !rc && pe < w->n_pes; pe++) {
+        if (all[pe].rails != least->rails)
+            rc = uf_fail(UF_EMISMATCH, "PE %d has %u rails, PE %d has %u: rail i talks to rail i, so all hosts need as many NICs",
+                         pe, all[pe].rails, w->pe, least->rails);
+        least->credits = all[pe].credits < least->credits ? all[pe].credits : least->credits;
+        least->messages = all[pe].messages < least->messages ? all[pe].messages : least->messages;
+        least->immediates &= all[pe].immediates;
+    }
+    free(all);
+    return rc;
 }
 
 static int start_engine(uf_world *w)
@@ -442,7 +469,10 @@ static int start_engine(uf_world *w)
         .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick},
         .local_pes = local,
     };
-    return uf_engine_create(&params, &w->engine);
+    uf_engine_limits agreed;
+    int rc = w->fabric ? agree_on_limits(w, &params, &agreed) : UF_OK;
+    params.agreed = w->fabric ? &agreed : NULL;
+    return rc ? rc : uf_engine_create(&params, &w->engine);
 }
 
 static int fill_world(uf_world *w, const uf_world_options *o)
@@ -473,7 +503,7 @@ static int fill_world(uf_world *w, const uf_world_options *o)
     if (!w->peers)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for %d peers", w->pe, w->n_pes);
     if ((rc = uf_local_identify(&w->identity)) || (rc = uf_bootstrap_create(&params, &w->bootstrap)) || (rc = meet(w)) ||
-        (rc = choose_paths(w, o)) || (rc = start_engine(w)) || (rc = uf_memory_create(w)) ||
+        (rc = choose_paths(w, o)) || (rc = start_engine(w)) || (rc = uf_memory_create(w)) || (rc = uf_foreign_create(w)) ||
         (rc = uf_ctx_create_locked(w, NULL, &w->default_ctx)) || (rc = uf_teams_create(w)))
         return rc;
     log_paths(w);

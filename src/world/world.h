@@ -39,6 +39,7 @@ typedef struct uf_region {
 
 struct uf_window {
     uf_world *world;
+    uf_window *next; /* in world->ended_windows */
     uf_region region;
 };
 
@@ -47,7 +48,8 @@ typedef struct uf_peer {
     bool same_process; /* its windows can be reached by plain loads and stores, too */
     uf_local_range range;
     uf_local_identity identity;
-    const char *reason; /* why mapped or not */
+    const char *reason;     /* why mapped or not */
+    _Atomic bool no_attach; /* the system refused to copy into its process (foreign.c) */
 } uf_peer;
 
 /* A wait for a get or a fetched value; `user` of an operation. From the world's pool. */
@@ -94,6 +96,10 @@ struct uf_world {
     uint64_t *signals;          /* arena of indexed signal words: at the start of the heap */
     size_t n_signals;
     uf_registry *registry; /* outside buffers; NULL where the fabric needs no registration of them */
+
+    struct uf_local_inbox *inbox; /* where near processes ask us for copies; NULL: nobody needs to */
+    _Atomic uint32_t inbox_ticks;
+    struct uf_window *ended_windows; /* whoever scans the regions may still look at them: freed with the world */
 
     pthread_mutex_t contexts_lock; /* of the list, and of its end: a barrier holds it while it completes them */
     uf_ctx *contexts;

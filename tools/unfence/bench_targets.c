@@ -24,7 +24,7 @@ typedef struct target_line {
 static const target_line lines[] = {
     {"local: put_signal 8 B one way to a two-cache-line ping-pong", "put-signal", "local", "weak", 8, 1, REPORT_RATIO, "floor",
      "x", 1.25, true},
-    {"local: 1 MiB put to memcpy between the same buffers", "put-signal", "local", "unsignalled", 1u << 20, WINDOW, REPORT_RATIO,
+    {"local: 1 MiB put to memcpy between the same buffers", "put-signal", "local", "unsignalled", 1u << 20, 16, REPORT_RATIO,
      "memcpy", "x", 0.9, false},
     {"ofi tcp: put_signal 8 B ping-pong to fi_writedata", "put-signal", "ofi:tcp", "weak", 8, 1, REPORT_RATIO, "floor", "x", 1.15,
      true},
