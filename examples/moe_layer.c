@@ -386,10 +386,11 @@ static const char usage[] =
     "  --no-check        do not compute the layers in one process as well\n"
     "Exit code: 0 if everything was right, 1 if a check or a call failed or a fabric is not there, 2 for a wrong command line.\n";
 
+/* Complains of the command line; returns the exit code for that. */
 static int say(const char *format, const char *what)
 {
     fprintf(stderr, format, what);
-    return -1;
+    return 2;
 }
 
 /* Once is enough of PEs that all parse the same command line. */
@@ -466,9 +467,9 @@ static int parse(int argc, char **argv, options *o)
     while (optind < argc)
         o->paths[o->n_paths++] = argv[optind++];
     if (o->shape.hidden % 8)
-        return say("moe-layer: --hidden must be a multiple of 8: a row is a multiple of 16 bytes%s\n", "") ? 2 : 0;
+        return say("moe-layer: --hidden must be a multiple of 8: a row is a multiple of 16 bytes%s\n", "");
     if (o->shape.top_k > o->shape.experts)
-        return say("moe-layer: --top-k is larger than --experts%s\n", "") ? 2 : 0;
+        return say("moe-layer: --top-k is larger than --experts%s\n", "");
     return 0;
 }
 

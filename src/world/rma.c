@@ -41,21 +41,12 @@ static inline int find(uf_world *w, const char *call, const char *argument, cons
     return UF_OK;
 }
 
-/* A signal word: like find, but it must be reachable by an atomic instruction or by its owner's engine. */
+/* A signal word: like find, and aligned. */
 static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, reach *at)
 {
     if ((uintptr_t)sig & 7)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument sig: %p is not aligned to 8 bytes", call, w->pe, (const void *)sig);
-    int rc = find(w, call, "sig", sig, 8, pe, at);
-    if (rc)
-        return rc;
-    if (w->peers[pe].mapped && !at->mapped)
-        return uf_fail(
-            UF_EUNSUPPORTED,
-            "%s on PE %d: argument sig lies in a window over another process's own buffer, where no processor can update it "
-            "atomically; take signal words from uf_signal_alloc or uf_malloc",
-            call, w->pe);
-    return UF_OK;
+    return find(w, call, "sig", sig, 8, pe, at);
 }
 
 static int refuse_pe(const uf_world *w, const char *call, int pe)
@@ -107,13 +98,24 @@ static int put_mapped(uf_ctx *ctx, const reach *to, const void *src, size_t byte
     return uf_foreign_put(w, pe, to->foreign, src, bytes);
 }
 
-static inline void signal_mapped(uint64_t *word, int op, uint64_t value)
+/* A word in a window over another process's own buffer: its owner updates it, and we wait until it has. */
+static int signal_foreign(uf_world *w, int pe, uint64_t word, int op, uint64_t value)
 {
+    uint64_t old;
+    return uf_foreign_atomic(w, pe, word, op == UF_SIGNAL_ADD ? UF_ATOMIC_ADD : UF_ATOMIC_SET, 8, value, 0, &old);
+}
+
+static inline int signal_mapped(uf_world *w, int pe, const reach *word, int op, uint64_t value)
+{
+    uint64_t *at = word->mapped;
+    if (!at)
+        return signal_foreign(w, pe, word->foreign, op, value);
     /* Release: pairs with the acquire load of the waiter (signal.c), so that the put's bytes are seen before the word. */
     if (op == UF_SIGNAL_ADD)
-        __atomic_fetch_add(word, value, __ATOMIC_RELEASE);
+        __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
     else
-        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+        __atomic_store_n(at, value, __ATOMIC_RELEASE);
+    return UF_OK;
 }
 
 /* ---------------------------------------------------------------- network peers */
@@ -193,9 +195,7 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
     if (w->peers[r->pe].mapped) {
         if (r->bytes && (rc = put_mapped(ctx, &to, r->src, r->bytes, r->pe)))
             return rc;
-        if (r->sig)
-            signal_mapped(word.mapped, r->op, r->value);
-        return UF_OK;
+        return r->sig ? signal_mapped(w, r->pe, &word, r->op, r->value) : UF_OK;
     }
     *network = r->bytes || r->sig;
     *op = (uf_order_op){.kind = !r->sig ? UF_ORDER_PUT : r->bytes ? UF_ORDER_PUT_SIGNAL : UF_ORDER_SIGNAL};

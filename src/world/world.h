@@ -1,6 +1,6 @@
 /* world.h - what the files of this room share: the world, its peers, its memory, its contexts.
  *
- * world.c creates and ends it, memory.c owns symmetric memory (heap segments and windows), context.c contexts and completion,
+ * world.c creates and ends it, paths.c chooses what reaches each peer, memory.c owns symmetric memory (heap segments and windows), context.c contexts and completion,
  * rma.c puts and gets, signal.c signal words and waits, atomic.c atomics, team.c and collective.c the rest. Two ways lead to a peer and are
  * fixed at creation: `mapped` (its memory is in our address space: the caller does the work with loads and stores) and the
  * engine (everything else). Self is always mapped.
