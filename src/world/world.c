@@ -337,14 +337,14 @@ int uf_world_path(uf_world *w, int pe, uf_path_info *info)
 
 static void add_context(uf_counters *c, uf_ctx *ctx)
 {
-    c->puts += atomic_load_explicit(&ctx->puts, memory_order_relaxed);
-    c->gets += atomic_load_explicit(&ctx->gets, memory_order_relaxed);
-    c->signals += atomic_load_explicit(&ctx->signals, memory_order_relaxed);
-    c->atomics += atomic_load_explicit(&ctx->atomics, memory_order_relaxed);
-    c->bytes_local += atomic_load_explicit(&ctx->bytes_local, memory_order_relaxed);
-    c->bytes_network += atomic_load_explicit(&ctx->bytes_network, memory_order_relaxed);
-    c->fences += atomic_load_explicit(&ctx->fences, memory_order_relaxed);
-    c->quiets += atomic_load_explicit(&ctx->quiets, memory_order_relaxed);
+    c->puts += uf_tally_sum(&ctx->tally, UF_PUTS);
+    c->gets += uf_tally_sum(&ctx->tally, UF_GETS);
+    c->signals += uf_tally_sum(&ctx->tally, UF_SIGNALS);
+    c->atomics += uf_tally_sum(&ctx->tally, UF_ATOMICS);
+    c->bytes_local += uf_tally_sum(&ctx->tally, UF_BYTES_LOCAL);
+    c->bytes_network += uf_tally_sum(&ctx->tally, UF_BYTES_NETWORK);
+    c->fences += uf_tally_sum(&ctx->tally, UF_FENCES);
+    c->quiets += uf_tally_sum(&ctx->tally, UF_QUIETS);
 }
 
 void uf_ctx_retire(uf_ctx *ctx)
