@@ -136,7 +136,7 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
         rc = submit(ctx, &o, old, pe, flags, request);
     }
     if (!rc)
-        uf_count(&ctx->atomics, 1);
+        uf_tally_add(&ctx->tally, UF_ATOMICS, 1);
     return rc;
 }
 

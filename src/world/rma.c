@@ -78,6 +78,17 @@ static inline int check(uf_ctx *ctx, const char *call, int pe)
 
 /* ---------------------------------------------------------------- mapped peers */
 
+/* Asks for the line of a word that will be written: it travels while the payload is copied. A locked addition would only start
+ * to fetch it when the payload's stores are done. */
+static inline void want_line(void *word)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(char *)word)); /* does nothing on processors that do not know it */
+#else
+    __builtin_prefetch(word, 1);
+#endif
+}
+
 static inline void copy(uf_world *w, int pe, void *to, const void *from, size_t bytes)
 {
     if (bytes == 8) /* the commonest small message: one store */
@@ -189,8 +200,11 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
     if (r->bytes && !r->src)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
     reach to = {0}, word = {0};
-    if ((r->sig && (rc = find_word(w, call, r->sig, r->pe, &word))) ||
-        (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to))))
+    if (r->sig && (rc = find_word(w, call, r->sig, r->pe, &word)))
+        return rc;
+    if (word.mapped)
+        want_line(word.mapped);
+    if (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to)))
         return rc;
     if (w->peers[r->pe].mapped) {
         if (r->bytes && (rc = put_mapped(ctx, &to, r->src, r->bytes, r->pe)))
@@ -209,11 +223,11 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
 static inline void count_row(uf_ctx *ctx, const uf_put_row *r)
 {
     if (r->bytes) {
-        uf_count(&ctx->puts, 1);
-        uf_count(ctx->world->peers[r->pe].mapped ? &ctx->bytes_local : &ctx->bytes_network, r->bytes);
+        uf_tally_add(&ctx->tally, UF_PUTS, 1);
+        uf_tally_add(&ctx->tally, ctx->world->peers[r->pe].mapped ? UF_BYTES_LOCAL : UF_BYTES_NETWORK, r->bytes);
     }
     if (r->sig)
-        uf_count(&ctx->signals, 1);
+        uf_tally_add(&ctx->tally, UF_SIGNALS, 1);
 }
 
 static int submit(uf_ctx *ctx, uf_order_op *op, int pe, unsigned flags)
@@ -410,8 +424,8 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
             rc = submit(ctx, &op, pe, 0);
     }
     if (!rc) {
-        uf_count(&ctx->gets, 1);
-        uf_count(w->peers[pe].mapped ? &ctx->bytes_local : &ctx->bytes_network, bytes);
+        uf_tally_add(&ctx->tally, UF_GETS, 1);
+        uf_tally_add(&ctx->tally, w->peers[pe].mapped ? UF_BYTES_LOCAL : UF_BYTES_NETWORK, bytes);
     }
     return rc;
 }
