@@ -5,6 +5,7 @@
  * should end by news has a far longer timeout, so its code tells which of the two ended it. */
 #include "multi/processes.h"
 #include "unfence/unfence.h"
+#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -188,11 +189,19 @@ static void death_in_traffic_is_told_to_everybody_with_the_number(void **state)
     processes_table_free(table);
 }
 
+/* Nobody dies before all have come out of the last collective call. */
+static void meet(process_table *table, int n)
+{
+    atomic_fetch_add(&table->flags[KILLED], 1);
+    processes_await(&table->flags[KILLED], n);
+}
+
 static int dies_while_all_wait(process_table *table, int pe)
 {
     job j;
     if (join(table, pe, 3, &j) != UF_OK)
         return 1;
+    meet(table, 3);
     if (pe == VICTIM)
         raise(SIGKILL);
     int rc = pe == 0 ? uf_wait(j.w, &j.sig[5], UF_EQ, 9, LONG_NS) : uf_barrier(j.all);
@@ -218,6 +227,7 @@ static int root_dies(process_table *table, int pe)
     job j;
     if (join(table, pe, 3, &j) != UF_OK)
         return 1;
+    meet(table, 3);
     if (pe == 0)
         raise(SIGKILL);
     int rc = note(table, pe, uf_wait(j.w, &j.sig[5], UF_EQ, 9, LONG_NS));
@@ -265,6 +275,72 @@ static void exit_with_an_open_world_is_clean_and_told(void **state)
     processes_table_free(table);
 }
 
+/* ---------------------------------------------------------------- all die */
+
+/* Files of /dev/shm whose names hold one of the numbers or ours. Other jobs of the machine have files there, too. */
+static int left_in_dev_shm(const uint64_t pids[], int n, char name[256])
+{
+    DIR *dir = opendir("/dev/shm");
+    struct dirent *entry;
+    int left = 0;
+    while (dir && (entry = readdir(dir))) {
+        bool ours = strstr(entry->d_name, "unfence") != NULL;
+        for (int i = 0; i < n; i++) {
+            char pid[24];
+            snprintf(pid, sizeof pid, "%d:", (int)pids[i]); /* as the shm provider begins its names */
+            ours |= strncmp(entry->d_name, pid, strlen(pid)) == 0;
+        }
+        if (ours) {
+            snprintf(name, 256, "%s", entry->d_name);
+            left++;
+        }
+    }
+    if (dir)
+        closedir(dir);
+    return left;
+}
+
+static int all_die(process_table *table, int pe)
+{
+    job j;
+    if (join(table, pe, 3, &j) != UF_OK)
+        return 1;
+    table->report[pe].value = (uint64_t)getpid();
+    traffic(&j, 20);
+    meet(table, 3);
+    raise(SIGKILL);
+    return 1;
+}
+
+static int comes_after(process_table *table, int pe)
+{
+    job j;
+    int rc = join(table, pe, 2, &j);
+    if (rc == UF_OK)
+        rc = note(table, pe, uf_world_destroy(j.w));
+    return rc != UF_OK;
+}
+
+/* Ours are never there by name; what a provider leaves is swept by the next world of anybody. */
+static void nothing_is_left_in_dev_shm_when_all_are_killed(void **state)
+{
+    (void)state;
+    char name[256];
+    uint64_t pids[3];
+    process_table *table = start();
+    assert_int_equal(processes_run(table, 3, all_die), 3);
+    for (int pe = 0; pe < 3; pe++) {
+        assert_killed(table, pe);
+        pids[pe] = table->report[pe].value;
+    }
+    processes_table_free(table);
+    table = start();
+    assert_int_equal(processes_run(table, 2, comes_after), 0);
+    if (left_in_dev_shm(pids, 3, name))
+        fail_msg("/dev/shm/%s is left", name);
+    processes_table_free(table);
+}
+
 /* ---------------------------------------------------------------- a PE is late */
 
 /* PE 1 stops itself. The others time out and name it; their work among themselves goes on, also on another context. */
@@ -290,8 +366,7 @@ static int one_stops(process_table *table, int pe)
     wrong |= uf_wait(j.w, &j.sig[1], UF_GE, 1, LONG_NS) != UF_OK;
     int rc = note(table, pe, uf_barrier(j.all));
     wrong |= rc != UF_ETIMEDOUT;
-    atomic_fetch_add(&table->flags[KILLED], 1);
-    processes_await(&table->flags[KILLED], 2);
+    meet(table, 2);
     if (pe == 0)
         kill((pid_t)table->report[VICTIM].value, SIGKILL);
     uf_world_destroy(j.w);
@@ -565,6 +640,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test(death_ends_waits_that_nothing_else_would_end),
         cmocka_unit_test(death_of_pe_0_is_told_as_well),
         cmocka_unit_test(exit_with_an_open_world_is_clean_and_told),
+        cmocka_unit_test(nothing_is_left_in_dev_shm_when_all_are_killed),
         cmocka_unit_test(late_pe_is_named_and_delays_nobody_else),
         cmocka_unit_test(pe_that_never_starts_is_named),
         cmocka_unit_test(different_settings_are_refused_by_name),
