@@ -109,6 +109,18 @@ static void assert_says(const process_table *table, int pe, int code, const char
         fail_msg("PE %d was told %s (%s), and not %s with '%s'", pe, uf_error_name(r->code), r->text, uf_error_name(code), word);
 }
 
+/* Exactly one PE did not end with 0: the victim. */
+static void assert_one_failed(const process_table *table, int n, int victim, int failed)
+{
+    for (int pe = 0; pe < n; pe++) {
+        int status = table->report[pe].status;
+        if (pe != victim && status != 0)
+            fail_msg("PE %d ended with %s %d after it was told: %s", pe, WIFSIGNALED(status) ? "signal" : "code",
+                     WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), table->report[pe].text);
+    }
+    assert_int_equal(failed, 1);
+}
+
 static void assert_killed(const process_table *table, int pe)
 {
     assert_true(WIFSIGNALED(table->report[pe].status) && WTERMSIG(table->report[pe].status) == SIGKILL);
@@ -172,7 +184,7 @@ static void death_in_traffic_is_told_to_everybody_with_the_number(void **state)
         if (pe != VICTIM)
             assert_says(table, pe, UF_EPEER, "PE 1");
     }
-    assert_int_equal(failed, 1);
+    assert_one_failed(table, 4, VICTIM, failed);
     processes_table_free(table);
 }
 
@@ -197,7 +209,7 @@ static void death_ends_waits_that_nothing_else_would_end(void **state)
     assert_killed(table, VICTIM);
     assert_says(table, 0, UF_EPEER, "PE 1");
     assert_says(table, 2, UF_EPEER, "PE 1");
-    assert_int_equal(failed, 1);
+    assert_one_failed(table, 3, VICTIM, failed);
     processes_table_free(table);
 }
 
@@ -221,7 +233,7 @@ static void death_of_pe_0_is_told_as_well(void **state)
     assert_killed(table, 0);
     assert_says(table, 1, UF_EPEER, "PE 0");
     assert_says(table, 2, UF_EPEER, "PE 0");
-    assert_int_equal(failed, 1);
+    assert_one_failed(table, 3, 0, failed);
     processes_table_free(table);
 }
 
@@ -249,7 +261,7 @@ static void exit_with_an_open_world_is_clean_and_told(void **state)
     assert_int_equal(WEXITSTATUS(table->report[VICTIM].status), 42);
     assert_says(table, 0, UF_EPEER, "PE 1");
     assert_says(table, 2, UF_EPEER, "PE 1");
-    assert_int_equal(failed, 1);
+    assert_one_failed(table, 3, VICTIM, failed);
     processes_table_free(table);
 }
 
@@ -294,7 +306,7 @@ static void late_pe_is_named_and_delays_nobody_else(void **state)
     assert_killed(table, VICTIM);
     assert_says(table, 0, UF_ETIMEDOUT, "PE 1");
     assert_says(table, 2, UF_ETIMEDOUT, "PE 1");
-    assert_int_equal(failed, 1);
+    assert_one_failed(table, 3, VICTIM, failed);
     processes_table_free(table);
 }
 
