@@ -88,7 +88,7 @@ void uf_order_destroy(uf_order *order);
 
 /* The part of a context that lanes share. Owned by the caller, must outlive its lanes. */
 typedef struct uf_order_ctx {
-    uint64_t fence_epoch; /* uf_fence adds 1; lanes compare lazily */
+    uint64_t fence_epoch; /* uf_fence adds 1, atomically: any thread may; lanes compare lazily */
     uint32_t window;      /* W for this context's lanes, a power of two <= config.window */
     bool ordered;         /* UF_ORDERED */
 } uf_order_ctx;
