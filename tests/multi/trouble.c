@@ -420,8 +420,9 @@ static void different_settings_are_refused_by_name(void **state)
 {
     (void)state;
     const char *const cases[][2] = {
-        {"UNFENCE_HEAP_SIZE", "8M"}, {"UNFENCE_WINDOW", "64"},   {"UNFENCE_SIGNALS", "1024"},
-        {"UNFENCE_CREDITS", "64"},   {"UNFENCE_MESSAGES", "16"},
+        {"UNFENCE_HEAP_SIZE", "8M"},
+        {"UNFENCE_WINDOW", "64"},
+        {"UNFENCE_SIGNALS", "1024"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         process_table *table = start();
@@ -432,6 +433,43 @@ static void different_settings_are_refused_by_name(void **state)
         assert_says(table, 1, UF_EMISMATCH, cases[i][0]);
         processes_table_free(table);
     }
+}
+
+/* What bounds traffic may differ, as devices do: the least counts, and nobody waits for credits that the other does not give. */
+static int one_has_less(process_table *table, int pe)
+{
+    job j;
+    if (pe == 1) {
+        setenv("UNFENCE_CREDITS", "4", 1);
+        setenv("UNFENCE_MESSAGES", "2", 1);
+        setenv("UNFENCE_QUEUE_DEPTH", "32", 1);
+    }
+    if (join(table, pe, 2, &j) != UF_OK)
+        return 1;
+    for (int i = 0; i < 2000; i++) {
+        int rc = uf_put_signal_nbi(j.ctx, j.data, j.data + 4096, 64, &j.sig[2], UF_SIGNAL_ADD, i % 3 ? 1 : 100000, 1 - pe, i % 2);
+        if (rc != UF_OK) {
+            note(table, pe, rc);
+            return 2;
+        }
+    }
+    int rc = note(table, pe, uf_barrier(j.all));
+    table->report[pe].value = uf_signal_fetch(&j.sig[2]);
+    rc = uf_world_destroy(j.w) || rc;
+    return rc != UF_OK;
+}
+
+static void different_credits_and_depths_are_negotiated(void **state)
+{
+    (void)state;
+    process_table *table = start();
+    int failed = processes_run(table, 2, one_has_less);
+    assert_says(table, 0, UF_OK, "");
+    assert_says(table, 1, UF_OK, "");
+    assert_int_equal(failed, 0);
+    assert_int_equal(table->report[0].value, 667 * 100000 + 1333);
+    assert_int_equal(table->report[1].value, 667 * 100000 + 1333);
+    processes_table_free(table);
 }
 
 /* ---------------------------------------------------------------- the machine lacks something */
@@ -644,6 +682,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test(late_pe_is_named_and_delays_nobody_else),
         cmocka_unit_test(pe_that_never_starts_is_named),
         cmocka_unit_test(different_settings_are_refused_by_name),
+        cmocka_unit_test(different_credits_and_depths_are_negotiated),
         cmocka_unit_test(low_open_file_limit_is_named),
         cmocka_unit_test(low_address_space_limit_is_named_with_numbers),
         cmocka_unit_test(heap_larger_than_memory_is_refused_with_both_numbers),
