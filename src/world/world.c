@@ -8,8 +8,10 @@
 #include "base/log.h"
 #include "world/foreign.h"
 #include "world/paths.h"
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 extern char **environ;
 
@@ -142,6 +144,8 @@ static int find_place(uf_world *w, const uf_world_options *o, uf_bootstrap_place
     }
     if (o->root)
         snprintf(place->root, sizeof place->root, "%s", o->root);
+    /* Fabrics look there for the way to the other hosts, whoever said where it is. */
+    snprintf(w->settings.text[UF_SET_ROOT], sizeof w->settings.text[0], "%s", place->root);
     return UF_OK;
 }
 
@@ -178,11 +182,23 @@ static void free_world(uf_world *w)
     free(w);
 }
 
+/* Cores that the PEs of this host share. One that is pinned to a single core is taken to have it for itself. */
+static uint32_t cores_here(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    long online = n == 1 ? sysconf(_SC_NPROCESSORS_ONLN) : n;
+    return online > 0 ? (uint32_t)online : 1;
+}
+
 static int start_engine(uf_world *w)
 {
     uint32_t local = 0;
     for (int pe = 0; pe < w->n_pes; pe++)
         local += memcmp(w->peers[pe].identity.boot_id, w->identity.boot_id, sizeof w->identity.boot_id) == 0;
+    /* A near peer with a core of its own answers within a few hundred looks; where cores are shared they only keep it from running. */
+    w->first_looks = w->fabric || cores_here() < local ? 1 : 1024;
+    w->looks = w->fabric ? 1 : 64;
     uf_engine_params params = {
         .settings = &w->settings,
         .pe = w->pe,

@@ -77,6 +77,7 @@ struct uf_world {
     int pe, n_pes;
     uf_settings settings;
     uint64_t timeout_ns;
+    uint32_t first_looks, looks; /* at a word before a wait turns to engine and driver: at once, and between turns */
     const uf_driver *driver; /* what blocking calls wait with */
     uf_driver setup_driver;  /* the same with progress in relax(), for the bootstrap */
     uf_bootstrap *bootstrap;
