@@ -188,7 +188,8 @@ static int share_text(run *r)
     uf_team *team = uf_team_world(r->world);
     news *tell = NULL, mine = {0};
     if (s->pe == 0) {
-        size_t limit = s->o->batches ? (size_t)s->o->batches * (size_t)s->o->tokens * (size_t)s->n_pes : SIZE_MAX;
+        size_t all = (size_t)s->o->batches * (size_t)s->o->tokens * (size_t)s->n_pes;
+        size_t limit = s->o->batches == 0 ? SIZE_MAX : all ? all : 1;
         mine.failed = moe_text_read(s->o->paths, s->o->n_paths, limit, &s->text);
         mine.bytes = s->text.n, mine.files = s->text.files;
         memcpy(mine.why, s->text.why, sizeof mine.why);
@@ -385,13 +386,20 @@ static const char usage[] =
     "  --no-check        do not compute the layers in one process as well\n"
     "Exit code: 0 if everything was right, 1 if a check or a call failed or a fabric is not there, 2 for a wrong command line.\n";
 
+/* Complains of the command line; returns the exit code for that. */
 static int say(const char *format, const char *what)
 {
-    /* Every PE parses the same command line; one complaint is enough. */
+    fprintf(stderr, format, what);
+    return 2;
+}
+
+/* Once is enough of PEs that all parse the same command line. */
+static int help(void)
+{
     const char *pe = getenv("UNFENCE_PE");
     if (!pe || !strcmp(pe, "0"))
-        fprintf(stderr, format, what);
-    return -1;
+        fputs(usage, stdout);
+    return 3;
 }
 
 static int number(const char *name, const char *text, long long least, long long most, long long *value)
@@ -443,7 +451,7 @@ static int parse(int argc, char **argv, options *o)
         else if (c == FABRICS && add_fabrics(o, optarg))
             return 2;
         else if (c == HELP)
-            return say("%s", usage) ? 3 : 0;
+            return help();
         else if (c == '?' || (c >= NUMBERS &&
                               number(limits[c - NUMBERS].name, optarg, limits[c - NUMBERS].least, limits[c - NUMBERS].most, &v)))
             return 2;
@@ -459,9 +467,9 @@ static int parse(int argc, char **argv, options *o)
     while (optind < argc)
         o->paths[o->n_paths++] = argv[optind++];
     if (o->shape.hidden % 8)
-        return say("moe-layer: --hidden must be a multiple of 8: a row is a multiple of 16 bytes%s\n", "") ? 2 : 0;
+        return say("moe-layer: --hidden must be a multiple of 8: a row is a multiple of 16 bytes%s\n", "");
     if (o->shape.top_k > o->shape.experts)
-        return say("moe-layer: --top-k is larger than --experts%s\n", "") ? 2 : 0;
+        return say("moe-layer: --top-k is larger than --experts%s\n", "");
     return 0;
 }
 
@@ -495,10 +503,12 @@ int main(int argc, char **argv)
     /* The first run is checked against one process; the others must then give the bits of the first. */
     for (int f = 0; !rc && f < o.n_fabrics; f++)
         rc = run_fabric(&s, o.fabrics[f], o.check && f == 0);
-    if (!rc && s.pe == 0)
+    /* All PEs know the verdict; PE 0 alone fails for it, so that a launcher lets it finish its report. */
+    if (!rc && s.pe == 0) {
         rc = o.json ? moe_report_json(&s.job) : (moe_report_table(&s.job), 0);
-    if (!rc && !moe_job_sound(&s.job))
-        rc = -1;
+        if (!moe_job_sound(&s.job))
+            rc = -1;
+    }
     for (int f = 0; f < MAX_FABRICS; f++)
         free(runs[f].pes);
     moe_model_destroy(s.model);

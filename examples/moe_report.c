@@ -71,26 +71,25 @@ static double per_put(const moe_pe *p, uint64_t wrs)
 static void table_of(const moe_job *job, const moe_run *run)
 {
     printf("\nover %s (%s), %.1f s\n", run->fabric, run->provider, run->seconds);
-    printf("  PE  tokens   rows sent  received   dispatch us    combine us     local MB  network MB    puts  signals  work "
-           "requests per "
-           "signalled put  fences\n");
-    printf("                                      p50     p99    p50     p99                                        data  signal "
-           " control\n");
+    printf("              rows            dispatch us       combine us     megabytes                      work requests a "
+           "put\n");
+    printf(" PE  tokens   sent received     p50     p99     p50     p99   local network   puts signals   data signal control "
+           "fences\n");
     for (int pe = 0; pe < job->n_pes; pe++) {
         const moe_pe *p = &run->pes[pe];
-        printf("  %2d  %6llu  %10llu  %8llu  %6.0f  %6.0f %6.0f  %6.0f  %10.1f  %10.1f  %6llu  %7llu", pe,
-               (unsigned long long)p->tokens, (unsigned long long)p->sent, (unsigned long long)p->received, p->dispatch_p50,
-               p->dispatch_p99, p->combine_p50, p->combine_p99, (double)p->bytes_local / 1e6, (double)p->bytes_network / 1e6,
-               (unsigned long long)p->puts, (unsigned long long)p->signals);
+        printf("%3d %7llu %6llu %8llu %7.0f %7.0f %7.0f %7.0f %7.1f %7.1f %6llu %7llu", pe, (unsigned long long)p->tokens,
+               (unsigned long long)p->sent, (unsigned long long)p->received, p->dispatch_p50, p->dispatch_p99, p->combine_p50,
+               p->combine_p99, (double)p->bytes_local / 1e6, (double)p->bytes_network / 1e6, (unsigned long long)p->puts,
+               (unsigned long long)p->signals);
         if (p->signalled)
-            printf("      %6.3f  %6.3f  %7.4f", per_put(p, p->data_wrs), per_put(p, p->signal_wrs), per_put(p, p->control_wrs));
+            printf(" %6.3f %6.3f %7.4f", per_put(p, p->data_wrs), per_put(p, p->signal_wrs), per_put(p, p->control_wrs));
         else
-            printf("           -       -        -");
-        printf("            %6llu\n", (unsigned long long)p->fences);
+            printf("      -      -       -");
+        printf(" %6llu\n", (unsigned long long)p->fences);
     }
     uint64_t checked = TOTAL(job, run, checked), wrong = TOTAL(job, run, wrong);
     if (checked)
-        printf("  check: %s: %llu of %llu numbers are bitwise those of the same layers in one process\n",
+        printf("check: %s: %llu of %llu numbers are bitwise those of the same layers in one process\n",
                wrong ? "FAILED" : "passed", (unsigned long long)(checked - wrong), (unsigned long long)checked);
 }
 

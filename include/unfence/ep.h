@@ -37,7 +37,8 @@ typedef struct uf_ep_options {
     int max_handles; /* dispatches whose combine may be outstanding at once, 0: 2 */
 } uf_ep_options;
 
-/* Collective over `team`. UF_EINVAL names the field and its limit; UF_EMISMATCH if PEs differ; UF_ENOMEM with needed and available (receive
+/* Collective over `team`. Symmetric memory is collective over the world, so where the team is not the whole world, all its PEs create at once, in
+ * teams of the same size and with the same options. One call at a time per uf_ep, in the same order on all its PEs. UF_EINVAL names the field and its limit; UF_EMISMATCH if PEs differ; UF_ENOMEM with needed and available (receive
  * space for the worst case is set aside: n_pes * max_tokens rows per handle). */
 UF_API int uf_ep_create(uf_team *team, const uf_ep_options *options, uf_ep **ep);
 /* Collective. Handles still open die with it. */
@@ -45,7 +46,7 @@ UF_API int uf_ep_destroy(uf_ep *ep);
 /* Bytes of symmetric memory that uf_ep_create will ask for on each PE. */
 UF_API size_t uf_ep_bytes(const uf_ep_options *options, int n_pes);
 
-/* What a PE received. All arrays belong to the handle and live until uf_ep_handle_free. */
+/* What a PE received. The caller sets `size` before the call. All arrays belong to the handle and live until uf_ep_handle_free. */
 typedef struct uf_ep_received {
     size_t size;
     int n_rows;
@@ -61,13 +62,15 @@ typedef struct uf_ep_received {
 /* Dispatches x[n_tokens][hidden] by experts[n_tokens][top_k] (global expert numbers, -1 none; a number at most once per token) and
  * weights[n_tokens][top_k] (NULL: all 1). Collective; n_tokens may be 0 and may differ between PEs. Blocks until all rows are here. Refused on
  * all PEs alike with token, lane and limit named: too many tokens, an expert out of range or twice in a token. UF_ETIMEDOUT and UF_EPEER name the
- * late PE, the phase and how far it came. UF_EAGAIN: max_handles are open. */
+ * late PE, the phase and how far it came; the uf_ep is of no use after these and is to be destroyed. UF_EAGAIN, on all PEs alike: some PE has
+ * max_handles open. After UF_EINVAL and UF_EAGAIN all PEs are in step and may go on. */
 UF_API int uf_ep_dispatch(uf_ep *ep, const void *x, const int32_t *experts, const float *weights, int n_tokens,
                           uf_ep_handle **handle, uf_ep_received *received);
 /* The same routing again with new rows (weights of the handle kept): no counts are exchanged. Overwrites `received->x` of the handle. */
 UF_API int uf_ep_dispatch_cached(uf_ep *ep, const void *x, uf_ep_handle *handle, uf_ep_received *received);
 /* Brings y[n_rows][hidden] (one row per received row) back and reduces: out[n_tokens][hidden]. `row_weights` [n_rows][top_k] (NULL: those
- * received) are carried back to out_weights[n_tokens][top_k] (may be NULL): lane by lane from the owning PE, 0 for empty lanes. Collective. */
+ * received) are carried back to out_weights[n_tokens][top_k] (may be NULL): lane by lane from the owning PE, 0 for empty lanes. Collective. May be called
+ * again on the same handle. y is the caller's again on return. UF_EUNSUPPORTED for UF_EP_BYTES. */
 UF_API int uf_ep_combine(uf_ep *ep, const void *y, const float *row_weights, uf_ep_handle *handle, void *out, float *out_weights);
 /* Local. The handle's receive space may then be used by a later dispatch. */
 UF_API int uf_ep_handle_free(uf_ep_handle *handle);

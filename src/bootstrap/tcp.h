@@ -1,7 +1,8 @@
-/* tcp.h - what the four files of the TCP bootstrap share. Private to them.
+/* tcp.h - what the five files of the TCP bootstrap share. Private to them.
  *
  *   tcp_conn.c  one connection: frames in, frames out, never blocking
- *   tcp_root.c  PE 0: listens while the world forms, collects parts, sends results, relays news
+ *   tcp_root.c  PE 0 while the world forms: listens, lets in, notices who goes
+ *   tcp_exchange.c  PE 0 afterwards: collects parts, sends results, relays news
  *   tcp_join.c  the others: find PE 0, say hello, try again
  *   tcp.c       the functions of bootstrap.h over those
  * One lock guards everything. It is held for a pass over what is ready and never while waiting; whoever waits
@@ -117,7 +118,8 @@ struct uf_tcp {
     bool root_is_here;
 };
 
-#define UF_TCP_SCRATCH 65536
+#define UF_TCP_SCRATCH   65536
+#define UF_TCP_ROOT_LEFT "PE 0 has left the world"
 
 /* tcp_conn.c. All with the lock held. */
 int uf_tcp_conn_open(uf_tcp *t, int fd, uf_tcp_role role, uint32_t limit, uf_tcp_conn **out); /* takes fd, also on failure */
@@ -157,6 +159,12 @@ int uf_tcp_root_create(uf_tcp *t, uint64_t deadline);
 void uf_tcp_root_free(uf_tcp *t);
 void uf_tcp_root_accept(uf_tcp *t, uf_tcp_conn *listener);
 void uf_tcp_root_hello(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, const unsigned char *payload);
+/* Makes a frame with a text and sends it to all but `except`. */
+void uf_tcp_root_tell(uf_tcp *t, uf_frame_type type, int code, int pe, uint32_t step, const char *text,
+                      const uf_tcp_conn *except);
+/* Time is up for the creation: the names of those who did not come, to all who did. */
+void uf_tcp_root_form_late(uf_tcp *t);
+/* tcp_exchange.c */
 void uf_tcp_root_frame(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, const unsigned char *payload);
 void uf_tcp_root_lost(uf_tcp *t, uf_tcp_conn *conn, const char *why);
 void uf_tcp_root_reap(uf_tcp *t);

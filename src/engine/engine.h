@@ -24,15 +24,25 @@ typedef struct uf_engine_host {
     void (*tick)(void *arg, uint64_t now);
 } uf_engine_host;
 
+/* What both ends of a flow must count by alike. */
+typedef struct uf_engine_limits {
+    uint32_t credits, messages; /* of a flow */
+    uint32_t rails;
+    uint32_t immediates; /* 0 or 1 */
+} uf_engine_limits;
+
 typedef struct uf_engine_params {
     const uf_settings *settings;
     int pe, n_pes;
     uf_fabric *fabric; /* open, not yet connected; NULL: no network, the engine only runs tick. Stays the caller's */
     const uf_driver *driver;
     uf_engine_host host;
-    uint32_t local_pes; /* PEs that share this host: decides how long a wait spins */
+    const uf_engine_limits *agreed; /* the least of all PEs; NULL: this PE's own */
+    uint32_t local_pes;             /* PEs that share this host: decides how long a wait spins */
 } uf_engine_params;
 
+/* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with. Pure. */
+int uf_engine_limits_of(const uf_engine_params *params, uf_engine_limits *limits);
 int uf_engine_create(const uf_engine_params *params, uf_engine **engine);
 /* Starts the progress thread if driver and settings say so. After the fabric is connected. */
 int uf_engine_start(uf_engine *engine);

@@ -34,20 +34,20 @@ enum {
 };
 
 #define UF_IMM_OPERAND_MAX ((1u << UF_IMM_OPERAND_BITS) - 1)
-#define UF_IMM_INDEX_MAX ((1u << UF_IMM_INDEX_BITS) - 1)
-#define UF_IMM_VALUE_MASK ((1u << UF_IMM_VALUE_BITS) - 1)
-#define UF_ORDER_LANE_IDS (1u << UF_IMM_LANE_BITS)
+#define UF_IMM_INDEX_MAX   ((1u << UF_IMM_INDEX_BITS) - 1)
+#define UF_IMM_VALUE_MASK  ((1u << UF_IMM_VALUE_BITS) - 1)
+#define UF_ORDER_LANE_IDS  (1u << UF_IMM_LANE_BITS)
 
 /* Largest values that uf_order_check lets into a configuration. */
-#define UF_ORDER_MAX_WINDOW (1u << 15)
-#define UF_ORDER_MAX_CREDITS (1u << 15)
+#define UF_ORDER_MAX_WINDOW   (1u << 15)
+#define UF_ORDER_MAX_CREDITS  (1u << 15)
 #define UF_ORDER_MAX_MESSAGES (1u << 12)
 #define UF_ORDER_MAX_TX_DEPTH (1u << 16)
-#define UF_ORDER_MAX_QUEUE (1u << 20)
-#define UF_ORDER_MAX_LANES (1u << 20)
-#define UF_ORDER_MAX_FETCHES (1u << 12)
-#define UF_ORDER_MAX_RAILS 16u
-#define UF_ORDER_MAX_FLOWS (1u << 20)
+#define UF_ORDER_MAX_QUEUE    (1u << 20)
+#define UF_ORDER_MAX_LANES    (1u << 20)
+#define UF_ORDER_MAX_FETCHES  (1u << 12)
+#define UF_ORDER_MAX_RAILS    16u
+#define UF_ORDER_MAX_FLOWS    (1u << 20)
 
 static_assert(2 + 1 + UF_IMM_INDEX_BITS + UF_IMM_OPERAND_BITS == 32, "kind 0 fills 32 bits");
 static_assert(2 + 1 + UF_IMM_LANE_BITS + UF_IMM_SEQUENCE_BITS + 1 == 32, "kind 1 fills 32 bits");
@@ -61,8 +61,8 @@ static_assert(4 * (UF_ORDER_MAX_CREDITS + UF_ORDER_MAX_MESSAGES) <= 1u << UF_IMM
 enum {
     UF_CONTROL_CREDITS = 0,  /* immediates of yours that I have consumed */
     UF_CONTROL_MESSAGES = 1, /* messages of yours that I have applied */
-    UF_CONTROL_QUIET = 2,    /* with receipt bit `bit` I have sent `value` immediates and messages: tell me when all are applied */
-    UF_CONTROL_RECEIPT = 3,  /* all `value` of yours with receipt bit `bit` are applied */
+    UF_CONTROL_QUIET = 2,   /* with receipt bit `bit` I have sent `value` immediates and messages: tell me when all are applied */
+    UF_CONTROL_RECEIPT = 3, /* all `value` of yours with receipt bit `bit` are applied */
 };
 
 static inline uint32_t uf_imm_add(uint32_t bit, uint32_t index, uint32_t operand)
@@ -72,14 +72,14 @@ static inline uint32_t uf_imm_add(uint32_t bit, uint32_t index, uint32_t operand
 
 static inline uint32_t uf_imm_sequence(uint32_t bit, uint32_t lane, uint32_t sequence)
 {
-    return (uint32_t)UF_IMM_SEQUENCE << UF_IMM_KIND_SHIFT | bit << UF_IMM_BIT_SHIFT |
-           lane << (UF_IMM_SEQUENCE_BITS + 1) | (sequence & 0xffffu) << 1;
+    return (uint32_t)UF_IMM_SEQUENCE << UF_IMM_KIND_SHIFT | bit << UF_IMM_BIT_SHIFT | lane << (UF_IMM_SEQUENCE_BITS + 1) |
+           (sequence & 0xffffu) << 1;
 }
 
 static inline uint32_t uf_imm_control(uint32_t type, uint32_t bit, uint32_t value)
 {
-    return (uint32_t)UF_IMM_CONTROL << UF_IMM_KIND_SHIFT | type << UF_IMM_TYPE_SHIFT |
-           bit << UF_IMM_CONTROL_BIT_SHIFT | (value & UF_IMM_VALUE_MASK);
+    return (uint32_t)UF_IMM_CONTROL << UF_IMM_KIND_SHIFT | type << UF_IMM_TYPE_SHIFT | bit << UF_IMM_CONTROL_BIT_SHIFT |
+           (value & UF_IMM_VALUE_MASK);
 }
 
 static inline uint32_t uf_imm_kind(uint32_t imm)
@@ -157,11 +157,11 @@ enum {
 
 enum {
     UF_MSG_TYPE_MASK = 0x7f,
-    UF_MSG_BIT_SHIFT = 7,     /* of `type`: the receipt bit */
-    UF_MSG_OP_MASK = 0x0f,    /* of `op`: uf_atomic_op */
-    UF_MSG_WIDTH4 = 0x10,     /* the word has 4 bytes, else 8 */
-    UF_MSG_INDEXED = 0x20,    /* `address` is a signal index */
-    UF_MSG_STRONG = 0x40,     /* applied when the cursor has passed it */
+    UF_MSG_BIT_SHIFT = 7,  /* of `type`: the receipt bit */
+    UF_MSG_OP_MASK = 0x0f, /* of `op`: uf_atomic_op */
+    UF_MSG_WIDTH4 = 0x10,  /* the word has 4 bytes, else 8 */
+    UF_MSG_INDEXED = 0x20, /* `address` is a signal index */
+    UF_MSG_STRONG = 0x40,  /* applied when the cursor has passed it */
     UF_MSG_OP_SPARE = 0x80,
 };
 

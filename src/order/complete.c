@@ -29,8 +29,8 @@ static int stray(uf_order *o, uint32_t cookie)
         o->lost--; /* of a flow that ended, or a control of a broken rail */
         return UF_OK;
     }
-    return uf_fail(UF_EINTERNAL, "PE %u: the fabric completed a work request that is not in flight (cookie %#x)",
-                   o->config.self, cookie);
+    return uf_fail(UF_EINTERNAL, "PE %u: the fabric completed a work request that is not in flight (cookie %#x)", o->config.self,
+                   cookie);
 }
 
 static void batch_sent(uf_order *o, uf_order_lane *lane, uint8_t batch)
@@ -44,12 +44,13 @@ static void batch_sent(uf_order *o, uf_order_lane *lane, uint8_t batch)
 static inline void unbook(uf_order *o, const uf_order_cookie *c)
 {
     uf_order_lane *lane = c->lane;
-    switch (c->type) {
-    case UF_WR_ADD:
-    case UF_WR_PLAIN:
+    if (uf_likely(c->type == UF_WR_ADD || c->type == UF_WR_PLAIN)) {
         lane->batch[c->batch].plain--;
         lane->plain--;
-        break;
+        batch_sent(o, lane, c->batch);
+        return;
+    }
+    switch (c->type) {
     case UF_WR_SEQUENCE:
     case UF_WR_MESSAGE:
         uf_order_sequence_acked(o, lane, c->sequence);

@@ -5,10 +5,11 @@
  * Control writes cost no credit. They are bounded by construction; unconsumed in the peer's CQ there can be at most, per flow,
  *   1 quiet      the next is sent only after the receipt of this one, which proves that it was consumed;
  *   1 receipt    it answers the peer's one outstanding quiet;
- *   2 + 2 credit returns: each tells of at least half (rounded up) of the peer's credits anew, and the peer cannot have sent more
- *                than all of them since the last return that it consumed.
- * So UF_ORDER_CONTROL_RESERVE entries a flow and rail are enough. A control that cannot be posted now is a bit in `control`; its
- * value is read when it is posted, so a later one never adds a second. */
+ *   1 + 1 credit returns: the next is sent only when more has been consumed than all returns before this one allowed the peer to send.
+ *                So the peer has consumed this one, whatever the network did with their order. (By induction: all before it, too.)
+ * UF_ORDER_CONTROL_RESERVE is their sum. The peer is never starved by that proof: it may send up to the last return plus all its credits,
+ * which is more than the one before. A control that cannot be posted now is a bit in `control`; its value is read when it is
+ * posted, so a later one never adds a second. */
 #include "order/internal.h"
 
 /* ---------------------------------------------------------------- flows with something to post */
@@ -75,10 +76,14 @@ uf_order_hold uf_order_control_pump(uf_order *o, uf_order_flow *flow)
             return hold;
         flow->control &= ~(1u << type);
         o->counters.control_wrs++;
-        if (type == UF_CONTROL_CREDITS)
+        if (type == UF_CONTROL_CREDITS) {
+            flow->imm_proof = flow->imm_told + o->config.credits;
             flow->imm_told = value;
-        if (type == UF_CONTROL_MESSAGES)
+        }
+        if (type == UF_CONTROL_MESSAGES) {
+            flow->msg_proof = flow->msg_told + o->general;
             flow->msg_told = value;
+        }
     }
     return UF_HOLD_GO;
 }
@@ -91,12 +96,42 @@ void uf_order_control_set(uf_order *o, uf_order_flow *flow, uint32_t type)
         uf_order_activate(o, flow);
 }
 
+/* A control was on a rail that broke. It is due again if it is still the last of its kind; perhaps it arrived all the same, which
+ * does no harm. A credit return counts as never sent, or nothing might ever prove that it was read. */
+void uf_order_control_lost(uf_order *o, uf_order_flow *flow, uint32_t imm)
+{
+    uint32_t type = uf_imm_type(imm), value = uf_imm_value(imm);
+    switch (type) {
+    case UF_CONTROL_CREDITS:
+        if (value != (flow->imm_told & UF_IMM_VALUE_MASK))
+            return;
+        flow->imm_told = flow->imm_proof - o->config.credits;
+        break;
+    case UF_CONTROL_MESSAGES:
+        if (value != (flow->msg_told & UF_IMM_VALUE_MASK))
+            return;
+        flow->msg_told = flow->msg_proof - o->general;
+        break;
+    case UF_CONTROL_QUIET:
+        if (!flow->asking || value != flow->flip_number)
+            return;
+        break;
+    default:
+        if (value != flow->receipt_number)
+            return;
+        break;
+    }
+    flow->control |= 1u << type;
+    uf_order_activate(o, flow);
+}
+
 /* ---------------------------------------------------------------- credits, receiving side */
 
 /* Half of the flow's credits were consumed since it was last told. */
 void uf_order_credit_imm(uf_order *o, uf_order_flow *flow)
 {
-    if (!(flow->control & 1u << UF_CONTROL_CREDITS) && !uf_order_mutant(o, UF_MUTANT_8_RETURN))
+    bool proven = uf_order_before(flow->imm_proof, flow->rx_imm[0] + flow->rx_imm[1]);
+    if (proven && !(flow->control & 1u << UF_CONTROL_CREDITS) && !uf_order_mutant(o, UF_MUTANT_8_RETURN))
         uf_order_control_set(o, flow, UF_CONTROL_CREDITS);
 }
 
@@ -106,7 +141,8 @@ void uf_order_credit_message(uf_order *o, uf_order_flow *flow, uint32_t bit)
     flow->rx_msg[bit]++;
     if (uf_unlikely(flow->asked))
         uf_order_receipt_check(o, flow, bit);
-    if (flow->rx_msg[0] + flow->rx_msg[1] - flow->msg_told >= o->msg_half &&
+    uint32_t sum = flow->rx_msg[0] + flow->rx_msg[1];
+    if (sum - flow->msg_told >= o->msg_half && uf_order_before(flow->msg_proof, sum) &&
         !(flow->control & 1u << UF_CONTROL_MESSAGES) && !uf_order_mutant(o, UF_MUTANT_8_RETURN))
         uf_order_control_set(o, flow, UF_CONTROL_MESSAGES);
 }

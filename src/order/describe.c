@@ -30,7 +30,8 @@ __attribute__((format(printf, 2, 3))) static void add(text *t, const char *forma
 {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(t->length < t->room ? t->at + t->length : NULL, t->length < t->room ? t->room - t->length : 0, format, args);
+    int n =
+        vsnprintf(t->length < t->room ? t->at + t->length : NULL, t->length < t->room ? t->room - t->length : 0, format, args);
     va_end(args);
     if (n > 0)
         t->length += (size_t)n;
@@ -70,11 +71,11 @@ static void add_lane(const uf_order *o, text *t, const uf_order_lane *lane)
     for (uint32_t i = lane->ready.head; i != UF_NONE; i = o->entries[i].next)
         held++;
     if (queued)
-        add(t, "%sa lane to PE %u has %u operations queued, the first waits for %s", t->length ? "; " : "", lane->flow->peer, queued,
-            hold_text[lane->cause]);
+        add(t, "%sa lane to PE %u has %u operations queued, the first waits for %s", t->length ? "; " : "", lane->flow->peer,
+            queued, hold_text[lane->cause]);
     if (held)
-        add(t, "%sa lane to PE %u holds %u signals until the puts before them are complete", t->length ? "; " : "", lane->flow->peer,
-            held);
+        add(t, "%sa lane to PE %u holds %u signals until the puts before them are complete", t->length ? "; " : "",
+            lane->flow->peer, held);
 }
 
 size_t uf_order_describe(const uf_order *order, uint32_t flow, char *out, size_t bytes)
@@ -97,7 +98,8 @@ size_t uf_order_describe(const uf_order *order, uint32_t flow, char *out, size_t
         add(&t, "%sPE %u has not yet confirmed what was sent to it", t.length ? "; " : "", flow);
     if (t.length == 0)
         add(&t, "PE %u has sent %u immediates and %u messages, all applied, and nothing to it waits", flow,
-            f->rx_imm[0] + f->rx_imm[1] - order->config.first_sequence, f->rx_msg[0] + f->rx_msg[1] - order->config.first_sequence);
+            f->rx_imm[0] + f->rx_imm[1] - order->config.first_sequence,
+            f->rx_msg[0] + f->rx_msg[1] - order->config.first_sequence);
     return t.length < bytes ? t.length : bytes ? bytes - 1 : 0;
 }
 
@@ -120,6 +122,7 @@ int uf_order_watch(uf_order *order, uint32_t *flow)
     text t = {sentence, sizeof sentence, 0};
     add_window(order, &t, stuck);
     *flow = stuck->flow->peer;
-    return uf_fail(UF_EAGAIN, "PE %u: %s and has not moved since the last look: PE %u has stopped sending, or a write of it was lost",
+    return uf_fail(UF_EAGAIN,
+                   "PE %u: %s and has not moved since the last look: PE %u has stopped sending, or a write of it was lost",
                    order->config.self, sentence, stuck->flow->peer);
 }

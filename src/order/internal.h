@@ -2,7 +2,8 @@
  *
  * order.c     creation, bounds, ends
  * submit.c    the way of an operation into the protocol: the weak path, and posting a WR with what it takes
- * sender.c    queued operations: their forms, what holds them and why; progress
+ * sender.c    queued operations: their forms, what holds them and why
+ * progress.c  turns of flows and lanes
  * lane.c      batches (what strong signals, fences and marks wait for), sequences and window of a sending lane
  * credit.c    credits of both sides and control writes
  * receipt.c   receipt epochs of both sides
@@ -21,16 +22,16 @@
 #include "order/mutations.h"
 #include "order/order.h"
 
-#define UF_NONE UINT32_MAX
+#define UF_NONE        UINT32_MAX
 #define uf_unlikely(x) __builtin_expect(!!(x), 0)
-#define uf_likely(x) __builtin_expect(!!(x), 1)
+#define uf_likely(x)   __builtin_expect(!!(x), 1)
 
 enum {
-    UF_BATCHES = 8,      /* boundaries of a lane that may be pending before new ones merge; a power of two */
-    UF_FIRST_EPOCH = 2,  /* of receipts; 0 is "none" and the first receipt bit is 0 */
-    UF_FILTER_SLOTS = 64,  /* overlap filter of a flow */
-    UF_FILTER_SHIFT = 12,  /* bytes of a block of it, as a power of two */
-    UF_FILTER_BLOCKS = 8,  /* puts over more blocks count as "large" */
+    UF_BATCHES = 8,       /* boundaries of a lane that may be pending before new ones merge; a power of two */
+    UF_FIRST_EPOCH = 2,   /* of receipts; 0 is "none" and the first receipt bit is 0 */
+    UF_FILTER_SLOTS = 64, /* overlap filter of a flow */
+    UF_FILTER_SHIFT = 12, /* bytes of a block of it, as a power of two */
+    UF_FILTER_BLOCKS = 8, /* puts over more blocks count as "large" */
 };
 
 /* ---------------------------------------------------------------- what holds an operation */
@@ -55,12 +56,12 @@ typedef enum uf_order_hold {
 
 /* Operations of a lane between two boundaries. The open batch takes what is submitted; a boundary closes it. */
 typedef struct uf_order_batch {
-    uint64_t epoch;        /* last receipt epoch that a WR of it used; UF_FIRST_EPOCH - 1: none */
-    uint64_t plain_epoch;  /* the same for kind 0, where an own CQE does not prove arrival */
-    uint32_t open;         /* operations queued, WRs without CQE and fetches without reply */
-    uint32_t plain;        /* of these: WRs without a sequence and without CQE */
-    uint32_t waiting;      /* of these: operations that still have something to post */
-    bool keep;             /* somebody waits for its receipt: it must not be folded into the next */
+    uint64_t epoch;       /* last receipt epoch that a WR of it used; UF_FIRST_EPOCH - 1: none */
+    uint64_t plain_epoch; /* the same for kind 0, where an own CQE does not prove arrival */
+    uint32_t open;        /* operations queued, WRs without CQE and fetches without reply */
+    uint32_t plain;       /* of these: WRs without a sequence and without CQE */
+    uint32_t waiting;     /* of these: operations that still have something to post */
+    bool keep;            /* somebody waits for its receipt: it must not be folded into the next */
 } uf_order_batch;
 
 typedef enum uf_order_grant { UF_GRANT_NONE, UF_GRANT_ASKED, UF_GRANT_GIVEN } uf_order_grant;
@@ -77,19 +78,20 @@ struct uf_order_lane {
     uint64_t oldest, newest; /* batches alive; newest is the open one */
     bool detour;             /* operations wait in `queue`: later ones look there first */
     bool ordered;            /* UF_ORDERED and the fabric has immediates */
+    bool adds;               /* not ordered and the fabric has immediates: weak adds may be of kind 0 */
     bool want_boundary;      /* a boundary that found the ring full */
     bool used;
-    int status;              /* the error that ended it */
-    bool active;             /* in its flow's list of lanes with something to post */
+    int status;  /* the error that ended it */
+    bool active; /* in its flow's list of lanes with something to post */
     uint32_t index, next_active;
-    uint32_t plain;          /* sum over batches */
-    uint64_t plain_epoch;    /* the largest of all */
+    uint32_t plain;       /* sum over batches */
+    uint64_t plain_epoch; /* the largest of all */
     uf_order_batch batch[UF_BATCHES];
 
-    uf_order_queue queue;    /* in order of submission: nothing passes */
-    uf_order_queue held;     /* signals that wait for CQEs (strong, settled), in order; weak ones leave as they can */
-    uf_order_queue ready;    /* released from `held`: they only need window and credits */
-    uint8_t cause;           /* uf_order_hold of the head of `queue` */
+    uf_order_queue queue; /* in order of submission: nothing passes */
+    uf_order_queue held;  /* signals that wait for CQEs (strong, settled), in order; weak ones leave as they can */
+    uf_order_queue ready; /* released from `held`: they only need window and credits */
+    uint8_t cause;        /* uf_order_hold of the head of `queue` */
 
     uint8_t grant;           /* uf_order_grant */
     uint16_t id;             /* the peer's number of this lane */
@@ -106,31 +108,31 @@ struct uf_order_lane {
 /* ---------------------------------------------------------------- queued operations */
 
 typedef enum uf_order_form {
-    UF_FORM_NEW,      /* not chosen yet */
-    UF_FORM_PLAIN,    /* WRITEs whose CQEs mean placed */
-    UF_FORM_ADD,      /* one WRITE_IMM of kind 0 */
+    UF_FORM_NEW,       /* not chosen yet */
+    UF_FORM_PLAIN,     /* WRITEs whose CQEs mean placed */
+    UF_FORM_ADD,       /* one WRITE_IMM of kind 0 */
     UF_FORM_SEQUENCED, /* WRITE_IMMs of kind 1, then (a signal) a message with their range */
-    UF_FORM_AFTER,    /* WRITEs, and after their CQEs a message without a range */
-    UF_FORM_MESSAGE,  /* a message alone */
-    UF_FORM_GET,      /* READs */
+    UF_FORM_AFTER,     /* WRITEs, and after their CQEs a message without a range */
+    UF_FORM_MESSAGE,   /* a message alone */
+    UF_FORM_GET,       /* READs */
 } uf_order_form;
 
 typedef struct uf_order_entry {
     uf_order_op op;
     uf_order_lane *lane;
-    uint64_t fence;      /* batches up to here must be complete before its data may go; 0: none */
-    uint64_t boundary;   /* a held strong signal: WRs without sequence of batches up to here */
-    uint64_t posted;     /* bytes handed over */
+    uint64_t fence;    /* batches up to here must be complete before its data may go; 0: none */
+    uint64_t boundary; /* a held strong signal: WRs without sequence of batches up to here */
+    uint64_t posted;   /* bytes handed over */
     uint32_t prev, next;
-    uint32_t wrs;        /* data WRs without CQE */
-    uint16_t first;      /* sequence of its first part */
-    uint16_t parts;      /* sequenced parts handed over */
-    uint8_t form;        /* uf_order_form */
-    uint8_t batch;       /* place in the ring */
+    uint32_t wrs;   /* data WRs without CQE */
+    uint16_t first; /* sequence of its first part */
+    uint16_t parts; /* sequenced parts handed over */
+    uint8_t form;   /* uf_order_form */
+    uint8_t batch;  /* place in the ring */
     bool strong;
-    bool data_done;      /* all data WRs are handed over */
-    bool left;           /* nothing more to post: only CQEs are awaited */
-    bool held;           /* in `held` */
+    bool data_done; /* all data WRs are handed over */
+    bool left;      /* nothing more to post: only CQEs are awaited */
+    bool held;      /* in `held` */
     int status;
 } uf_order_entry;
 
@@ -145,23 +147,23 @@ typedef enum uf_order_wr_type {
     UF_WR_REQUEST,  /* SEND without: LANE_OPEN */
     UF_WR_LAST,     /* SEND of LANE_CLOSE: its lane is gone */
     UF_WR_READ,
-    UF_WR_ANSWER,   /* SEND of REPLY, LANE_GRANT, COUNT_ASK, COUNT_TELL; from here on with a reserve of cookies */
+    UF_WR_ANSWER, /* SEND of REPLY, LANE_GRANT, COUNT_ASK, COUNT_TELL; from here on with a reserve of cookies */
     UF_WR_CONTROL,
 } uf_order_wr_type;
 
 typedef struct uf_order_cookie {
-    uint64_t user;
+    _Alignas(64) uint64_t user; /* a cache line each, found by a shift */
     uf_order_lane *lane;
     struct uf_order_flow *flow;
-    uint32_t entry;     /* UF_NONE: `user` is told by this CQE alone */
+    uint32_t entry; /* UF_NONE: `user` is told by this CQE alone */
     uint32_t sequence;
     uint32_t next, prev;
     uint16_t generation;
-    uint8_t type;       /* uf_order_wr_type */
+    uint8_t type; /* uf_order_wr_type */
     uint8_t batch;
     uint8_t rail;
-    bool lost;          /* its rail broke; it waits for its replay or for the counts */
-    uint32_t replay;    /* next in the list of those to be sent again */
+    bool lost;       /* its rail broke; it waits for its replay or for the counts */
+    uint32_t replay; /* next in the list of those to be sent again */
 } uf_order_cookie;
 
 /* A slot for an answer: reserves its receive. */
@@ -187,15 +189,15 @@ typedef struct uf_order_parked {
 } uf_order_parked;
 
 typedef struct uf_order_window {
-    uint64_t *map;       /* arrived, by sequence modulo W, from the cursor */
+    uint64_t *map; /* arrived, by sequence modulo W, from the cursor */
     uint64_t open_id;
     struct uf_order_flow *flow;
-    uint32_t next;       /* in its hash chain, or free */
-    uint32_t size;       /* W */
-    uint32_t cursor;     /* all before it have arrived */
-    uint32_t parked;     /* messages that wait, by sequence */
+    uint32_t next;   /* in its hash chain, or free */
+    uint32_t size;   /* W */
+    uint32_t cursor; /* all before it have arrived */
+    uint32_t parked; /* messages that wait, by sequence */
     uint32_t n_parked;
-    uint32_t watched;    /* cursor when the watchdog last looked */
+    uint32_t watched; /* cursor when the watchdog last looked */
     uint16_t id;
     bool used, suspect;
 } uf_order_window;
@@ -204,9 +206,9 @@ typedef struct uf_order_window {
 
 /* Bits of uf_order_flow.stalled: why operations must not be posted past the queues of other lanes. 0 on the weak path. */
 enum {
-    UF_STALL_CREDITS = 1,  /* a lane waits for credits */
-    UF_STALL_POST = 2,     /* the network refused, or no cookie was left */
-    UF_STALL_RAIL = 4,     /* the home rail broke: the peer has not told its counts yet */
+    UF_STALL_CREDITS = 1, /* a lane waits for credits */
+    UF_STALL_POST = 2,    /* the network refused, or no cookie was left */
+    UF_STALL_RAIL = 4,    /* the home rail broke: the peer has not told its counts yet */
     UF_STALL_FAILED = 8,
 };
 
@@ -214,53 +216,52 @@ typedef struct uf_order_flow {
     /* The weak path, sending. */
     uint32_t stalled;
     uint32_t peer;
-    uint64_t epoch;       /* of WRs posted now; its low bit travels */
-    uint32_t tx_imm[2];   /* immediates sent, by receipt bit; their sum counts credits */
-    uint32_t imm_limit;   /* sum up to which credits reach */
-    uint32_t in_flight;   /* cookies */
-    uint16_t home;        /* rail */
-    uint16_t active;      /* in the list of flows with something to post */
+    uint64_t epoch;     /* of WRs posted now; its low bit travels */
+    uint32_t tx_imm[2]; /* immediates sent, by receipt bit; their sum counts credits */
+    uint32_t imm_limit; /* sum up to which credits reach */
+    uint32_t in_flight; /* cookies */
+    uint16_t home;      /* rail */
+    uint16_t active;    /* in the list of flows with something to post */
     /* The weak path, receiving. */
     uint32_t rx_imm[2];
-    uint32_t imm_told;    /* sum that the sender knows to be consumed */
-    uint32_t asked;       /* bit b: the peer waits for the receipt of bit b */
+    uint32_t imm_told;  /* sum that the sender was told last */
+    uint32_t imm_proof; /* more than this consumed: the sender has read what it was told last */
+    uint32_t asked;     /* bit b: the peer waits for the receipt of bit b */
 
-    uint64_t receipted;   /* all epochs up to here are applied */
-    uint64_t asking;      /* epoch whose receipt is outstanding, 0: none */
-    uint64_t wanted;      /* somebody waits for receipts up to here */
+    uint64_t receipted; /* all epochs up to here are applied */
+    uint64_t asking;    /* epoch whose receipt is outstanding, 0: none */
+    uint64_t wanted;    /* somebody waits for receipts up to here */
     uint32_t tx_msg[2], msg_limit;
-    uint32_t flip_imm, flip_msg; /* sums sent when `asking` was flipped */
-    uint32_t flip_number;
+    uint32_t flip_number; /* sent with the bit of `asking` */
 
-    uint32_t rx_msg[2], msg_told;
+    uint32_t rx_msg[2], msg_told, msg_proof;
     uint32_t ask_number[2];
-    uint32_t arrived[2];  /* mutation 9 */
-    uint32_t closed_imm[2], closed_msg[2]; /* by bit: counts when its last receipt was sent */
+    uint32_t arrived[2]; /* mutation 9 */
 
     uint32_t control;     /* bit t: control t must be written */
     uint32_t receipt_bit; /* of the receipt to be written */
     uint32_t receipt_number;
-    uint32_t queued;      /* entries of the shared queue */
+    uint32_t queued;                               /* entries of the shared queue */
     uint32_t lanes_active_head, lanes_active_tail; /* lanes with something to post */
     uint32_t next_active;
-    uint32_t kind1;       /* received: the rest of rx_imm is kind 0 */
+    uint32_t kind1; /* received: the rest of rx_imm is kind 0 */
     uint32_t tx_kind0;
 
     uint32_t slot_free, slots_used;
     uint32_t parked_free, parked_used;
     uint32_t answers_head, answers_tail; /* parked answers */
-    uint32_t wrs;         /* list of data WRs in flight, if `save` */
-    uint32_t large;       /* of these, those over more blocks than the filter counts */
+    uint32_t wrs;                        /* list of data WRs in flight, if `save` */
+    uint32_t large;                      /* of these, those over more blocks than the filter counts */
     uint16_t filter[UF_FILTER_SLOTS];
 
-    uint32_t doubt;       /* immediates of kind 0 in doubt */
+    uint32_t doubt; /* immediates of kind 0 in doubt */
     uint32_t doubt_rail;
-    bool count_asked;     /* the request is on its way */
-    uint32_t rails_closed;   /* receiver: rails of this peer from which nothing more is taken */
-    uint32_t rails_asked;    /* receiver: rails whose counts are to be told once they are drained */
-    uint32_t rails_tell;     /* receiver: rails whose counts are to be told now */
+    bool count_asked;            /* the request is on its way */
+    uint32_t rails_closed;       /* receiver: rails of this peer from which nothing more is taken */
+    uint32_t rails_asked;        /* receiver: rails whose counts are to be told once they are drained */
+    uint32_t rails_tell;         /* receiver: rails whose counts are to be told now */
     uint32_t open_imm, open_msg; /* several rails: those without CQE, which might have to be sent again */
-    uint32_t rails_used;     /* sender: rails that have carried something to this peer */
+    uint32_t rails_used;         /* sender: rails that have carried something to this peer */
     int status;
 } uf_order_flow;
 
@@ -274,11 +275,11 @@ typedef struct uf_order_part {
 struct uf_order {
     uf_order_config config;
     uf_order_edges edges;
-    bool silent;              /* kind 0 of few bytes needs no CQE: receipts complete it */
+    bool silent; /* kind 0 of few bytes needs no CQE: receipts complete it */
     bool silent_control, silent_message;
-    bool by_receipt;          /* windows and adds are proven by receipts, not by own CQEs */
-    bool save;                /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
-    bool attention;           /* progress may have something to do */
+    bool by_receipt; /* windows and adds are proven by receipts, not by own CQEs */
+    bool save;       /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
+    bool attention;  /* progress may have something to do */
     uint32_t cookie_free, cookies_free, cookie_reserve;
     uint32_t imm_half, msg_half; /* credits come back when so many were consumed */
     uint32_t general, answers;   /* messages of a flow: with credits, and reserved for answers */
@@ -288,25 +289,30 @@ struct uf_order {
     uint32_t lane_free, lanes_used, window_free, windows_used;
     uint32_t active_head, active_tail, n_active;
     uint32_t replay_head, replay_tail;
-    uint32_t lost;            /* cookies given up by flows that ended: their CQEs may still come */
+    uint32_t lost;                      /* cookies given up by flows that ended: their CQEs may still come */
     uint32_t parked_total, outstanding; /* receipts and slots awaited */
     uf_order_flow *flows;
     uf_order_lane *lanes;
     uf_order_cookie *cookies;
-    uf_wr *saved;             /* by cookie, if `save` */
+    uf_wr *saved; /* by cookie, if `save` */
     uf_order_entry *entries;
-    uf_order_slot *slots;     /* [n_flows][answers] */
-    uf_order_parked *parked;  /* [n_flows][message_credits] */
+    uf_order_slot *slots;    /* [n_flows][answers] */
+    uf_order_parked *parked; /* [n_flows][message_credits] */
     uf_order_window *windows;
-    uint32_t *hash;           /* (flow, lane id) -> window */
+    uint32_t *hash; /* (flow, lane id) -> window */
     uint32_t hash_mask;
-    uint64_t *lane_ids;       /* [n_flows][UF_ORDER_LANE_IDS / 64] in use */
+    uint64_t *lane_ids; /* [n_flows][UF_ORDER_LANE_IDS / 64] in use */
     uf_order_counters counters;
 };
 
 static inline bool uf_order_mutant(const uf_order *o, uf_order_mutation m)
 {
     return UF_ORDER_HAS_MUTATIONS && (o->config.mutations & (uint32_t)m);
+}
+
+static inline bool uf_order_lane_has_work(const uf_order_lane *lane)
+{
+    return lane->queue.head != UF_NONE || lane->ready.head != UF_NONE || lane->held.head != UF_NONE;
 }
 
 static inline bool uf_order_is_signal(const uf_order_op *op)
@@ -357,7 +363,6 @@ bool uf_order_fits_immediate(const uf_order *o, const uf_order_lane *lane, const
 /* ---- sender.c */
 uf_order_hold uf_order_pump_lane(uf_order *o, uf_order_lane *lane, uint32_t *posted);
 uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_wire *wire, const uf_order_slot *slot);
-void uf_order_lane_deactivate(uf_order *o, uf_order_lane *lane);
 int uf_order_enqueue(uf_order *o, uf_order_lane *lane, const uf_order_op *op, uf_order_hold tried);
 void uf_order_entry_free(uf_order *o, uint32_t entry);
 void uf_order_entry_sent(uf_order *o, uint32_t entry);
@@ -365,10 +370,15 @@ uint32_t uf_order_pick_rail(uf_order *o, const uf_order_flow *flow, bool striped
 void uf_order_slot_give(uf_order *o, uf_order_flow *flow, uint32_t slot);
 uf_order_slot *uf_order_slot_of(uf_order *o, const uf_order_flow *flow, uint32_t slot);
 
+/* ---- progress.c */
+void uf_order_lane_activate(uf_order *o, uf_order_lane *lane);
+void uf_order_lane_deactivate(uf_order *o, uf_order_lane *lane);
+
 /* ---- credit.c */
 void uf_order_activate(uf_order *o, uf_order_flow *flow);
 void uf_order_control_set(uf_order *o, uf_order_flow *flow, uint32_t type);
 uf_order_hold uf_order_control_pump(uf_order *o, uf_order_flow *flow);
+void uf_order_control_lost(uf_order *o, uf_order_flow *flow, uint32_t imm);
 void uf_order_credit_imm(uf_order *o, uf_order_flow *flow);
 void uf_order_credit_message(uf_order *o, uf_order_flow *flow, uint32_t bit);
 int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm);

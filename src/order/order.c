@@ -7,8 +7,7 @@
 #include <stdlib.h>
 
 enum {
-    CONTROL_RESERVE = 6, /* credit.c: 1 quiet, 1 receipt, 2 + 2 credit returns */
-    COUNT_RESERVE = 2,   /* rail.c: 1 question, 1 answer */
+    COUNT_RESERVE = 2, /* rail.c: 1 question, 1 answer */
     ALIGN = 64,
 };
 
@@ -69,7 +68,7 @@ uint64_t uf_order_receives(const uf_order_config *config)
 {
     uint64_t flow = config->message_credits;
     if (!config->immediates)
-        flow += CONTROL_RESERVE;
+        flow += UF_ORDER_CONTROL_RESERVE;
     if (config->n_rails > 1)
         flow += COUNT_RESERVE;
     return flow * config->n_flows * config->n_rails;
@@ -77,7 +76,7 @@ uint64_t uf_order_receives(const uf_order_config *config)
 
 uint64_t uf_order_remote_cqes(const uf_order_config *config)
 {
-    uint64_t flow = (uint64_t)config->credits + CONTROL_RESERVE;
+    uint64_t flow = (uint64_t)config->credits + UF_ORDER_CONTROL_RESERVE;
     return config->immediates ? flow * config->n_flows * config->n_rails : 0;
 }
 
@@ -135,8 +134,8 @@ static void init_flow(uf_order *o, uint32_t index)
     f->receipted = UF_FIRST_EPOCH - 1;
     /* Only bit 0 starts at `first`, so that the sums, which travel as well, wrap at the same place. */
     f->tx_imm[0] = f->tx_msg[0] = f->rx_imm[0] = f->rx_msg[0] = f->arrived[0] = first;
-    f->imm_told = f->msg_told = f->closed_imm[0] = f->closed_msg[0] = first;
-    f->flip_imm = f->flip_msg = first;
+    f->imm_told = f->msg_told = first;
+    f->imm_proof = f->msg_proof = first - 1; /* nothing was told yet */
     f->ask_number[0] = (2 * first) & UF_IMM_VALUE_MASK;
     f->imm_limit = first + c->credits;
     f->msg_limit = first + o->general;
@@ -204,10 +203,11 @@ int uf_order_create(const uf_order_config *config, const uf_order_edges *edges, 
     layout l = lay_out(config);
     void *memory = NULL;
     if (posix_memalign(&memory, ALIGN, l.total))
-        return uf_fail(UF_ENOMEM,
-                       "PE %u: ordering protocol: no memory for %zu KiB (%u peers, %u lanes here and %u of peers, window %u); lower "
-                       "UNFENCE_MAX_LANES, UNFENCE_MESSAGES or UNFENCE_WINDOW",
-                       config->self, l.total / 1024, config->n_flows, config->max_local_lanes, config->max_lanes, config->window);
+        return uf_fail(
+            UF_ENOMEM,
+            "PE %u: ordering protocol: no memory for %zu KiB (%u peers, %u lanes here and %u of peers, window %u); lower "
+            "UNFENCE_MAX_LANES, UNFENCE_MESSAGES or UNFENCE_WINDOW",
+            config->self, l.total / 1024, config->n_flows, config->max_local_lanes, config->max_lanes, config->window);
     memset(memory, 0, l.total);
     unsigned char *block = memory;
     uf_order *o = memory;

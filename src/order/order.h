@@ -26,36 +26,38 @@ typedef struct uf_order_lane uf_order_lane;
 
 /* ---------------------------------------------------------------- creation */
 
-/* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow and rail:
- * credit.c shows that no more can be outstanding. */
-enum { UF_ORDER_CONTROL_RESERVE = 8 };
+/* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow: credit.c shows
+ * that no more can be outstanding. With several rails use uf_order_remote_cqes and uf_order_receives, which count all. */
+enum { UF_ORDER_CONTROL_RESERVE = 4 };
 
 typedef struct uf_order_config {
-    uint32_t self, n_flows;  /* this PE; flows are numbered by peer PE */
+    uint32_t self, n_flows; /* this PE; flows are numbered by peer PE */
     uint32_t n_rails;
-    uint32_t window;         /* largest W of a lane: power of two, 2..2^15 */
-    uint32_t credits;        /* immediates in flight per flow before the peer has consumed some, at least 4 */
-    uint32_t message_credits; /* messages in flight per flow, at least 2; also the size of its pool of held messages */
-    uint32_t tx_depth;       /* WRs in flight on this endpoint, all rails: size of the cookie table */
-    uint32_t queue_ops;      /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN */
-    uint32_t max_lanes;      /* receiver's pool: lanes of all peers that may use sequences here at once */
+    uint32_t window;          /* largest W of a lane: power of two, 2..2^15 */
+    uint32_t credits;         /* immediates in flight per flow before the peer has consumed some, at least 4 */
+    uint32_t message_credits; /* messages in flight per flow, at least 2: up to half of them, at most max_fetches, are kept for
+                                 answers; also the size of its pool of held messages */
+    uint32_t tx_depth;        /* WRs in flight on this endpoint, all rails: size of the cookie table */
+    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. More than
+                                 n_flows, so that peers which do not move leave room for the others */
+    uint32_t max_lanes;       /* receiver's pool: lanes of all peers that may use sequences here at once */
     uint32_t max_local_lanes; /* lanes that may be open on our side at once */
-    uint32_t max_fetches;    /* fetching atomics in flight per flow */
-    uint64_t max_message;    /* largest single WR payload; longer puts are split */
-    uint32_t inline_bytes;   /* payload up to here may be posted UF_WR_SILENT; 0: never silent */
-    bool immediates;         /* false: the fabric has no usable immediates, everything travels as messages */
-    bool imm_placed;         /* own CQE of an immediate proves that it is in the target's home CQ; false: receipts are needed */
-    bool duplicates;         /* hold back a put that overlaps one of our WRs without CQE */
-    uint32_t first_sequence; /* where sequences and cumulative counters start: tests put them near the wrap */
-    uint32_t mutations;      /* tests only: rules switched off, a set of UF_ORDER_MUTATION bits; 0 in real life */
+    uint32_t max_fetches;     /* fetching atomics in flight per flow */
+    uint64_t max_message;     /* largest single WR payload; longer puts are split */
+    uint32_t inline_bytes;    /* payload up to here may be posted UF_WR_SILENT; 0: never silent */
+    bool immediates;          /* false: the fabric has no usable immediates, everything travels as messages */
+    bool imm_placed;          /* own CQE of an immediate proves that it is in the target's home CQ; false: receipts are needed */
+    bool duplicates;          /* hold back a put that overlaps one of our WRs without CQE */
+    uint32_t first_sequence;  /* where sequences and cumulative counters start: tests put them near the wrap */
+    uint32_t mutations;       /* tests only: rules switched off, a set of UF_ORDER_MUTATION bits; 0 in real life */
 } uf_order_config;
 
 /* Where a peer's signal or atomic goes. `address` is what the initiator gave as `signal_address`, in this PE's terms. */
 typedef struct uf_order_signal {
-    uint32_t flow;     /* who sent it */
-    uint8_t op;        /* uf_atomic_op; signals are UF_ATOMIC_SET and UF_ATOMIC_ADD */
-    uint8_t width;     /* 4 or 8 */
-    bool indexed;      /* `address` is a signal index, not an address */
+    uint32_t flow; /* who sent it */
+    uint8_t op;    /* uf_atomic_op; signals are UF_ATOMIC_SET and UF_ATOMIC_ADD */
+    uint8_t width; /* 4 or 8 */
+    bool indexed;  /* `address` is a signal index, not an address */
     bool strong;
     uint64_t address;
     uint64_t operand, compare;
@@ -86,7 +88,7 @@ void uf_order_destroy(uf_order *order);
 
 /* The part of a context that lanes share. Owned by the caller, must outlive its lanes. */
 typedef struct uf_order_ctx {
-    uint64_t fence_epoch; /* uf_fence adds 1; lanes compare lazily */
+    uint64_t fence_epoch; /* uf_fence adds 1, atomically: any thread may; lanes compare lazily */
     uint32_t window;      /* W for this context's lanes, a power of two <= config.window */
     bool ordered;         /* UF_ORDERED */
 } uf_order_ctx;
@@ -107,16 +109,16 @@ typedef enum uf_order_kind {
 } uf_order_kind;
 
 typedef struct uf_order_op {
-    uint8_t kind;      /* uf_order_kind */
-    uint8_t op;        /* uf_atomic_op of the signal or atomic */
-    uint8_t width;     /* of an atomic */
-    uint8_t flags;     /* UF_STRONG, UF_SETTLED */
-    bool indexed;      /* signal_address is an index below 2^20 */
-    bool more;         /* another operation follows at once */
+    uint8_t kind;  /* uf_order_kind */
+    uint8_t op;    /* uf_atomic_op of the signal or atomic */
+    uint8_t width; /* of an atomic */
+    uint8_t flags; /* UF_STRONG, UF_SETTLED */
+    bool indexed;  /* signal_address is an index below 2^20 */
+    bool more;     /* another operation follows at once */
     uint64_t signal_address;
     uint64_t operand, compare;
     uint64_t local, local_desc, remote, remote_key, bytes; /* as uf_wr; one registration holds the whole of it on each side */
-    uint64_t user;     /* not 0: `done` will be called with it */
+    uint64_t user;                                         /* not 0: `done` will be called with it */
 } uf_order_op;
 
 /* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once. UF_EAGAIN: the
@@ -126,8 +128,8 @@ int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op)
 /* Completion. A mark notes what has been submitted on a lane so far; `done` tells when all of that is complete to the level
  * asked. Marks are plain data; any number may be pending. Remote marks may cause a receipt to be asked for. */
 typedef struct uf_order_mark {
-    uint64_t serial;  /* operations of the lane up to here */
-    bool remote;      /* applied and placed; false: sources reusable */
+    uint64_t serial; /* operations of the lane up to here */
+    bool remote;     /* applied and placed; false: sources reusable */
 } uf_order_mark;
 void uf_order_mark_set(uf_order *order, uf_order_lane *lane, bool remote, uf_order_mark *mark);
 /* UF_OK complete, UF_EAGAIN not yet, or the error that ended the lane. */
@@ -152,27 +154,27 @@ void uf_order_fail_flow(uf_order *order, uint32_t flow, int status);
 /* Several rails only: the caller found the CQ of `rail` empty, and has handed in everything that it took from it before. Call it at
  * each such look; it costs one comparison. */
 void uf_order_drained(uf_order *order, uint32_t rail);
-/* A rail broke: call it after the last CQE of it was handed in, instead of handing in its errors. Plain puts and sequenced WRs in flight on it are sent again over another; an immediate without a sequence is
- * settled by asking for the counts (rule 16). */
+/* A rail broke: call it after the last CQE of it was handed in, instead of handing in its errors. Plain puts and sequenced WRs in
+ * flight on it are sent again over another; an immediate without a sequence is settled by asking for the counts (rule 16). */
 int uf_order_fail_rail(uf_order *order, uint32_t rail);
 
 /* ---------------------------------------------------------------- looking in */
 
 typedef struct uf_order_counters {
-    uint64_t data_wrs, message_wrs, control_wrs; /* posted */
-    uint64_t kind0, kind1;                       /* immediates sent, by kind */
-    uint64_t held_strong;                        /* strong signals that waited at the sender */
-    uint64_t held_fence;                         /* operations that waited for a fence */
+    uint64_t data_wrs, message_wrs, control_wrs;                          /* posted */
+    uint64_t kind0, kind1;                                                /* immediates sent, by kind */
+    uint64_t held_strong;                                                 /* strong signals that waited at the sender */
+    uint64_t held_fence;                                                  /* operations that waited for a fence */
     uint64_t waited_window, waited_credits, waited_messages, waited_post; /* times an operation stopped for it */
-    uint64_t applied;                            /* signals and atomics of peers applied here */
-    uint64_t held_receiver;                      /* messages that had to wait here for their range or cursor */
+    uint64_t applied;                                                     /* signals and atomics of peers applied here */
+    uint64_t held_receiver; /* messages that had to wait here for their range or cursor */
     uint64_t duplicates_dropped;
-    uint64_t wraps;                              /* a lane's sequence or a cumulative counter wrapped */
+    uint64_t wraps; /* a lane's sequence or a cumulative counter wrapped */
     uint64_t receipts, grants;
-    uint64_t answers, waited_answers;            /* replies and grants sent; those that the network did not take at once */
-    uint64_t held_overlap;                       /* times a put overlapped a WR of ours without CQE */
-    uint64_t replayed;                           /* WRs sent again over another rail */
-    uint64_t max_queue;                          /* most operations waiting in software */
+    uint64_t answers, waited_answers; /* replies and grants sent; those that the network did not take at once */
+    uint64_t held_overlap;            /* times a put overlapped a WR of ours without CQE */
+    uint64_t replayed;                /* WRs sent again over another rail */
+    uint64_t max_queue;               /* most operations waiting in software */
 } uf_order_counters;
 const uf_order_counters *uf_order_counters_get(const uf_order *order);
 

@@ -230,6 +230,8 @@ void uf_order_drained(uf_order *order, uint32_t rail)
 
 int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire)
 {
+    if (o->config.n_rails == 1)
+        return uf_order_garbage(o, flow, "an answer to nothing that was asked", wire, sizeof *wire);
     if (!(flow->stalled & UF_STALL_RAIL) || wire->operand != flow->doubt_rail)
         return UF_OK; /* told twice */
     uint32_t missing = flow->tx_kind0 - (uint32_t)wire->extra;
@@ -265,11 +267,8 @@ static void control_again(uf_order *o, uint32_t cookie)
         uf_wire_decode(o->saved[cookie].message, &wire);
         imm = (uint32_t)wire.operand;
     }
-    uint32_t type = uf_imm_type(imm);
-    if (type != UF_CONTROL_QUIET || flow->asking)
-        flow->control |= 1u << type;
     uf_order_cookie_free(o, cookie);
-    uf_order_activate(o, flow);
+    uf_order_control_lost(o, flow, imm);
 }
 
 static void lose(uf_order *o, uint32_t cookie, uint32_t rail)

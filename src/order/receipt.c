@@ -5,7 +5,8 @@
  * one receipt is outstanding, so two bits are enough: when bit b is used again, everything that had b before is applied. Here the
  * epochs are 64-bit numbers; only their lowest bit travels. Numbers are cumulative over all epochs of a bit, modulo the
  * field of the control, so a request that is sent again (rule 16) is the same request.
- * A receipt also proves that everything it covers was consumed: both sides move their credits by it, which saves control writes. */
+ * A receipt proves that what it covers was consumed, yet it does not move credits: then nothing would prove any more that the
+ * credit return before it was consumed, and those could pile up in the peer's CQ (credit.c). */
 #include "order/internal.h"
 
 /* ---------------------------------------------------------------- the side that asks */
@@ -25,10 +26,8 @@ void uf_order_receipt_start(uf_order *o, uf_order_flow *flow)
     uint32_t bit = (uint32_t)(flow->epoch & 1);
     flow->asking = flow->epoch;
     flow->flip_number = (flow->tx_imm[bit] + flow->tx_msg[bit]) & UF_IMM_VALUE_MASK;
-    flow->flip_imm = flow->tx_imm[0] + flow->tx_imm[1];
-    flow->flip_msg = flow->tx_msg[0] + flow->tx_msg[1];
     if (uf_order_mutant(o, UF_MUTANT_9_TOTAL))
-        flow->flip_number = (flow->flip_imm + flow->flip_msg) & UF_IMM_VALUE_MASK;
+        flow->flip_number = (flow->flip_number + flow->tx_imm[bit ^ 1] + flow->tx_msg[bit ^ 1]) & UF_IMM_VALUE_MASK;
     flow->epoch++;
     o->outstanding++;
     uf_order_control_set(o, flow, UF_CONTROL_QUIET);
@@ -44,10 +43,6 @@ int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t
     flow->control &= ~(1u << UF_CONTROL_QUIET); /* the request itself may have been due again after a rail broke */
     o->outstanding--;
     o->counters.receipts++;
-    if (uf_order_before(flow->imm_limit, flow->flip_imm + o->config.credits))
-        flow->imm_limit = flow->flip_imm + o->config.credits;
-    if (uf_order_before(flow->msg_limit, flow->flip_msg + o->general))
-        flow->msg_limit = flow->flip_msg + o->general;
     uf_order_receipt_start(o, flow);
     o->attention = true;
     return UF_OK;
@@ -84,13 +79,5 @@ void uf_order_receipt_check(uf_order *o, uf_order_flow *flow, uint32_t bit)
     flow->asked &= ~(1u << bit);
     flow->receipt_bit = bit;
     flow->receipt_number = flow->ask_number[bit];
-    /* What the receipt covers is consumed, and the sender will know it. */
-    flow->closed_imm[bit] = flow->rx_imm[bit];
-    flow->closed_msg[bit] = flow->rx_msg[bit];
-    uint32_t imm = flow->closed_imm[0] + flow->closed_imm[1], msg = flow->closed_msg[0] + flow->closed_msg[1];
-    if (uf_order_before(flow->imm_told, imm))
-        flow->imm_told = imm;
-    if (uf_order_before(flow->msg_told, msg))
-        flow->msg_told = msg;
     uf_order_control_set(o, flow, UF_CONTROL_RECEIPT);
 }

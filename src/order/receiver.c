@@ -256,8 +256,7 @@ static int atomic_in(uf_order *o, uf_order_window *w, const uf_order_wire *wire)
         return uf_order_end_flow(o, flow, rc);
     o->counters.applied++;
     if (s.op >= UF_ATOMIC_FETCH) {
-        uf_order_wire reply = {
-            .type = UF_MSG_REPLY, .lane = wire->lane, .seq = wire->seq, .aux = wire->aux, .operand = old};
+        uf_order_wire reply = {.type = UF_MSG_REPLY, .lane = wire->lane, .seq = wire->seq, .aux = wire->aux, .operand = old};
         return uf_order_park_answer(o, flow, &reply, uf_wire_bit(wire));
     }
     uf_order_credit_message(o, flow, uf_wire_bit(wire));

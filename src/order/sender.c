@@ -168,8 +168,7 @@ static bool must_hold(const uf_order *o, const uf_order_lane *lane)
 {
     if (uf_order_mutant(o, UF_MUTANT_6_STRONG))
         return false;
-    return lane->plain || lane->plain_epoch > lane->flow->receipted || lane->held.head != UF_NONE ||
-           lane->ready.head != UF_NONE;
+    return lane->plain || lane->plain_epoch > lane->flow->receipted || lane->held.head != UF_NONE || lane->ready.head != UF_NONE;
 }
 
 /* Chosen when the operation is first in its queue and its fence is over, so by what is outstanding then. */
@@ -435,11 +434,6 @@ static bool may_pass(uf_order_hold hold)
     return hold == UF_HOLD_GRANT || hold == UF_HOLD_WINDOW || hold == UF_HOLD_MESSAGES || hold == UF_HOLD_SLOT;
 }
 
-static bool has_work(const uf_order_lane *lane)
-{
-    return lane->queue.head != UF_NONE || lane->ready.head != UF_NONE || lane->held.head != UF_NONE;
-}
-
 /* A put took some of its sequences: its own and its signal's must follow one another. */
 static bool midway(const uf_order *o, const uf_order_lane *lane)
 {
@@ -449,77 +443,51 @@ static bool midway(const uf_order *o, const uf_order_lane *lane)
     return e->form == UF_FORM_SEQUENCED && e->posted;
 }
 
+/* Signals that were set aside and have their CQEs: they are older than most of `queue`. */
+static uf_order_hold pump_ready(uf_order *o, uf_order_lane *lane, uint32_t *left)
+{
+    while (lane->ready.head != UF_NONE && *left && !midway(o, lane)) {
+        uint32_t entry = lane->ready.head;
+        uf_order_hold hold = message_step(o, lane, entry, true);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        entry_left(o, &lane->ready, entry);
+        --*left;
+    }
+    return UF_HOLD_GO;
+}
+
+static uf_order_hold pump_queue(uf_order *o, uf_order_lane *lane, uint32_t *left)
+{
+    while (lane->queue.head != UF_NONE && *left) {
+        uf_order_hold hold = advance(o, lane, lane->queue.head);
+        if (hold != UF_HOLD_GO)
+            return hold;
+        --*left;
+    }
+    return UF_HOLD_GO;
+}
+
 /* Posts what it can of one lane. What stopped it, UF_HOLD_GO if its queues are empty or it has had its turn. */
 uf_order_hold uf_order_pump_lane(uf_order *o, uf_order_lane *lane, uint32_t *posted)
 {
-    uf_order_hold stop = UF_HOLD_GO;
     uint32_t left = PUMP_OPS;
     uf_order_lane_retire(o, lane);
     promote(o, lane);
-    while (lane->ready.head != UF_NONE && left && !midway(o, lane)) {
-        uint32_t entry = lane->ready.head;
-        uf_order_hold hold = message_step(o, lane, entry, true);
-        if (hold != UF_HOLD_GO) {
-            stop = hold;
-            break;
-        }
-        entry_left(o, &lane->ready, entry);
-        left--;
-        ++*posted;
-    }
-    if (stop == UF_HOLD_FAILED)
-        return stop;
-    bool full = stop == UF_HOLD_POST || stop == UF_HOLD_COOKIE;
-    uf_order_hold head = UF_HOLD_GO;
-    while (lane->queue.head != UF_NONE && left && !full) {
-        head = advance(o, lane, lane->queue.head);
-        if (head != UF_HOLD_GO)
-            break;
-        left--;
-        ++*posted;
-    }
+    uf_order_hold ready = pump_ready(o, lane, &left), head = UF_HOLD_GO;
+    if (ready != UF_HOLD_POST && ready != UF_HOLD_COOKIE && ready != UF_HOLD_FAILED)
+        head = pump_queue(o, lane, &left);
     if (lane->flow->status)
         return UF_HOLD_FAILED;
     promote(o, lane);
-    if (head != UF_HOLD_GO)
-        stop = head;
+    *posted += PUMP_OPS - left;
+    uf_order_hold stop = head != UF_HOLD_GO ? head : ready;
     count_hold(o, lane, stop);
     lane->detour = lane->queue.head != UF_NONE && !may_pass(head);
-    if ((left == 0 && has_work(lane)) || (stop == UF_HOLD_GO && lane->ready.head != UF_NONE))
+    /* Nothing will happen that makes progress look here again: it had its turn, or became ready just now. */
+    if ((left == 0 && uf_order_lane_has_work(lane)) || (ready == UF_HOLD_GO && lane->ready.head != UF_NONE))
         o->attention = true;
     return stop;
-}
-
-static void lane_activate(uf_order *o, uf_order_lane *lane)
-{
-    uf_order_flow *flow = lane->flow;
-    if (!lane->active) {
-        lane->active = true;
-        lane->next_active = UF_NONE;
-        if (flow->lanes_active_tail == UF_NONE)
-            flow->lanes_active_head = lane->index;
-        else
-            o->lanes[flow->lanes_active_tail].next_active = lane->index;
-        flow->lanes_active_tail = lane->index;
-    }
-    uf_order_activate(o, flow);
-}
-
-void uf_order_lane_deactivate(uf_order *o, uf_order_lane *lane)
-{
-    uf_order_flow *flow = lane->flow;
-    uint32_t before = UF_NONE;
-    if (!lane->active)
-        return;
-    lane->active = false;
-    for (uint32_t i = flow->lanes_active_head; i != lane->index; i = o->lanes[i].next_active)
-        before = i;
-    if (before == UF_NONE)
-        flow->lanes_active_head = lane->next_active;
-    else
-        o->lanes[before].next_active = lane->next_active;
-    if (flow->lanes_active_tail == lane->index)
-        flow->lanes_active_tail = before;
 }
 
 /* `tried`: what held it on the direct way, UF_HOLD_RAIL if it was not tried there. */
@@ -543,129 +511,7 @@ int uf_order_enqueue(uf_order *o, uf_order_lane *lane, const uf_order_op *op, uf
         lane->detour = true;
     if (first && tried == UF_HOLD_RAIL && flow->stalled == 0 && !empty && uf_order_pump_lane(o, lane, &posted) == UF_HOLD_FAILED)
         return flow->status;
-    if (has_work(lane))
-        lane_activate(o, lane);
+    if (uf_order_lane_has_work(lane))
+        uf_order_lane_activate(o, lane);
     return UF_OK;
-}
-
-/* ---------------------------------------------------------------- progress */
-
-typedef struct list {
-    uint32_t head, tail;
-} list;
-
-static void lane_append(uf_order *o, list *l, uint32_t lane)
-{
-    o->lanes[lane].next_active = UF_NONE;
-    if (l->tail == UF_NONE)
-        l->head = lane;
-    else
-        o->lanes[l->tail].next_active = lane;
-    l->tail = lane;
-}
-
-/* A turn for each lane of the flow. Those that could not move keep their places in front: they are first when there is room. */
-static uf_order_hold pump_lanes(uf_order *o, uf_order_flow *flow, uint32_t *posted)
-{
-    list stuck = {UF_NONE, UF_NONE}, moved = {UF_NONE, UF_NONE};
-    uf_order_hold worst = UF_HOLD_GO;
-    uint32_t next = flow->lanes_active_head;
-    while (next != UF_NONE) {
-        uint32_t index = next;
-        uf_order_lane *lane = &o->lanes[index];
-        uint32_t before = *posted;
-        next = lane->next_active;
-        bool full = worst == UF_HOLD_POST || worst == UF_HOLD_COOKIE;
-        uf_order_hold hold = full ? worst : uf_order_pump_lane(o, lane, posted);
-        if (hold == UF_HOLD_FAILED)
-            return hold;
-        if (hold == UF_HOLD_CREDITS)
-            flow->stalled |= UF_STALL_CREDITS;
-        if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
-            worst = hold;
-        if (!has_work(lane))
-            lane->active = false;
-        else
-            lane_append(o, *posted == before ? &stuck : &moved, index);
-    }
-    if (stuck.head == UF_NONE) {
-        stuck = moved;
-    } else if (moved.head != UF_NONE) {
-        o->lanes[stuck.tail].next_active = moved.head;
-        stuck.tail = moved.tail;
-    }
-    flow->lanes_active_head = stuck.head;
-    flow->lanes_active_tail = stuck.tail;
-    return worst;
-}
-
-static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *posted)
-{
-    flow->stalled &= ~(uint32_t)(UF_STALL_CREDITS | UF_STALL_POST);
-    uf_order_hold hold = uf_order_control_pump(o, flow);
-    if (hold == UF_HOLD_GO)
-        hold = uf_order_answers_pump(o, flow);
-    if (hold == UF_HOLD_GO)
-        hold = uf_order_count_pump(o, flow);
-    if (hold == UF_HOLD_GO && !(flow->stalled & UF_STALL_RAIL))
-        hold = pump_lanes(o, flow, posted);
-    if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
-        flow->stalled |= UF_STALL_POST;
-    return hold;
-}
-
-static bool flow_has_work(const uf_order_flow *flow)
-{
-    return !flow->status && (flow->control || flow->answers_head != UF_NONE || flow->lanes_active_head != UF_NONE ||
-                             flow->rails_tell || (flow->stalled & UF_STALL_RAIL));
-}
-
-/* Puts flows in front of those that are active. */
-static void requeue(uf_order *o, list flows)
-{
-    if (flows.head == UF_NONE)
-        return;
-    o->flows[flows.tail].next_active = o->active_head;
-    if (o->active_tail == UF_NONE)
-        o->active_tail = flows.tail;
-    o->active_head = flows.head;
-}
-
-int uf_order_progress(uf_order *order)
-{
-    if (!order->attention)
-        return 0;
-    order->attention = false;
-    uint64_t before = order->counters.data_wrs + order->counters.message_wrs + order->counters.control_wrs;
-    uf_order_hold full = uf_order_replay(order);
-    uint32_t stuck = UF_NONE, stuck_tail = UF_NONE, moved = UF_NONE, moved_tail = UF_NONE;
-    uint32_t next = order->active_head;
-    /* What joins while this runs goes behind, and is looked at in the next call. */
-    order->active_head = order->active_tail = UF_NONE;
-    order->n_active = 0;
-    while (next != UF_NONE) {
-        uf_order_flow *flow = &order->flows[next];
-        uint32_t index = next, posted = 0;
-        next = flow->next_active;
-        uf_order_hold hold = pump_flow(order, flow, &posted);
-        if (hold == UF_HOLD_POST)
-            full = hold;
-        if (!flow_has_work(flow)) {
-            flow->active = 0;
-            continue;
-        }
-        uint32_t *head = posted ? &moved : &stuck, *tail = posted ? &moved_tail : &stuck_tail;
-        flow->next_active = UF_NONE;
-        if (*tail == UF_NONE)
-            *head = index;
-        else
-            order->flows[*tail].next_active = index;
-        *tail = index;
-        order->n_active++;
-    }
-    requeue(order, (list){moved, moved_tail});
-    requeue(order, (list){stuck, stuck_tail});
-    if (full == UF_HOLD_POST)
-        order->attention = true;
-    return (int)(order->counters.data_wrs + order->counters.message_wrs + order->counters.control_wrs - before);
 }

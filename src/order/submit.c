@@ -5,6 +5,22 @@
  * Sequences, credits and numbers are taken after the post said UF_OK, never before (rule 2): a refusal leaves no hole. */
 #include "order/internal.h"
 
+/* Kind 0: on the weak path. */
+static inline void book_add(uf_order *o, uf_order_lane *lane, uint8_t batch, bool silent)
+{
+    uf_order_batch *b = &lane->batch[batch];
+    uf_order_flow *flow = lane->flow;
+    b->epoch = flow->epoch;
+    flow->tx_kind0++;
+    if (uf_likely(!silent)) {
+        b->open++;
+        b->plain++;
+        lane->plain++;
+    }
+    if (uf_unlikely(o->by_receipt) && !o->config.imm_placed)
+        b->plain_epoch = lane->plain_epoch = flow->epoch;
+}
+
 /* Counts a WR that was just accepted in its batch, by what completes it. */
 void uf_order_book(uf_order *o, uf_order_lane *lane, uint8_t batch, uf_order_wr_type type, bool silent)
 {
@@ -13,16 +29,6 @@ void uf_order_book(uf_order *o, uf_order_lane *lane, uint8_t batch, uf_order_wr_
     if (!silent)
         b->open++;
     switch (type) {
-    case UF_WR_ADD:
-        b->epoch = flow->epoch;
-        flow->tx_kind0++;
-        if (!silent) {
-            b->plain++;
-            lane->plain++;
-        }
-        if (!o->config.imm_placed)
-            b->plain_epoch = lane->plain_epoch = flow->epoch;
-        return;
     case UF_WR_PLAIN:
         b->plain++;
         lane->plain++;
@@ -146,8 +152,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
 {
     uf_order_flow *flow = lane->flow;
     uint64_t bytes = op->kind == UF_ORDER_SIGNAL ? 0 : op->bytes;
-    if (uf_unlikely(!uf_order_before(flow->tx_imm[0] + flow->tx_imm[1], flow->imm_limit)) &&
-        !uf_order_mutant(o, UF_MUTANT_8_IMM))
+    if (uf_unlikely(!uf_order_before(flow->tx_imm[0] + flow->tx_imm[1], flow->imm_limit)) && !uf_order_mutant(o, UF_MUTANT_8_IMM))
         return UF_HOLD_CREDITS;
     if (uf_unlikely(o->save) && bytes && uf_order_overlaps(o, flow, op->remote, bytes))
         return UF_HOLD_OVERLAP;
@@ -177,7 +182,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
     if (uf_unlikely(hold != UF_HOLD_GO))
         return hold;
     flow->tx_imm[bit]++;
-    uf_order_book(o, lane, batch, UF_WR_ADD, silent);
+    book_add(o, lane, batch, silent);
     o->counters.data_wrs++;
     o->counters.kind0++;
     return UF_HOLD_GO;
@@ -237,9 +242,8 @@ uf_order_hold uf_order_post_data(uf_order *o, uf_order_lane *lane, const uf_orde
 static inline bool fits_immediate(const uf_order *o, const uf_order_lane *lane, const uf_order_op *op)
 {
     bool small = op->operand <= UF_IMM_OPERAND_MAX || uf_order_mutant(o, UF_MUTANT_1_OPERAND);
-    return op->op == UF_ATOMIC_ADD && op->indexed && small && op->signal_address <= UF_IMM_INDEX_MAX &&
-           !(op->flags & UF_SETTLED) && o->config.immediates && !lane->ordered &&
-           (op->kind == UF_ORDER_SIGNAL || op->bytes <= o->config.max_message);
+    return small && op->signal_address <= UF_IMM_INDEX_MAX && op->op == UF_ATOMIC_ADD && (op->indexed & lane->adds) &&
+           !(op->flags & UF_SETTLED) && (op->kind == UF_ORDER_SIGNAL || op->bytes <= o->config.max_message);
 }
 
 bool uf_order_fits_immediate(const uf_order *o, const uf_order_lane *lane, const uf_order_op *op)
@@ -261,11 +265,8 @@ static inline uf_order_hold submit_direct(uf_order *o, uf_order_lane *lane, cons
     if (!one || (!put && op->kind != UF_ORDER_GET))
         return UF_HOLD_RAIL;
     uf_order_part whole = {0, op->bytes};
-    uf_order_cookie like = {.user = op->user,
-                            .lane = lane,
-                            .entry = UF_NONE,
-                            .type = put ? UF_WR_PLAIN : UF_WR_READ,
-                            .batch = batch};
+    uf_order_cookie like = {
+        .user = op->user, .lane = lane, .entry = UF_NONE, .type = put ? UF_WR_PLAIN : UF_WR_READ, .batch = batch};
     return post_data(o, lane, op, &whole, &like);
 }
 
@@ -274,7 +275,8 @@ static int check_op(const uf_order *o, const uf_order_op *op)
     if (op->kind > UF_ORDER_GET)
         return uf_fail(UF_EINVAL, "PE %u: operation of unknown kind %u", o->config.self, op->kind);
     if (uf_order_is_signal(op) && op->op > UF_ATOMIC_ADD)
-        return uf_fail(UF_EINVAL, "PE %u: signal operation %u is neither UF_SIGNAL_SET nor UF_SIGNAL_ADD", o->config.self, op->op);
+        return uf_fail(UF_EINVAL, "PE %u: signal operation %u is neither UF_SIGNAL_SET nor UF_SIGNAL_ADD", o->config.self,
+                       op->op);
     if (op->kind == UF_ORDER_ATOMIC && (op->op > UF_ATOMIC_COMPARE_SWAP || (op->width != 4 && op->width != 8)))
         return uf_fail(UF_EINVAL, "PE %u: atomic operation %u of width %u does not exist", o->config.self, op->op, op->width);
     if (op->indexed && op->signal_address > UF_IMM_INDEX_MAX)
@@ -295,7 +297,8 @@ int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op)
     uf_order_hold hold = UF_HOLD_RAIL;
     if (uf_unlikely(lane->status))
         return ended(order, lane);
-    if (uf_unlikely(lane->ctx->fence_epoch != lane->fence_seen) && !uf_order_lane_fence(order, lane))
+    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen) &&
+        !uf_order_lane_fence(order, lane))
         return UF_EAGAIN;
     if (uf_unlikely(lane->fence) && uf_order_lane_done_there(lane, lane->fence))
         lane->fence = 0;

@@ -194,7 +194,9 @@ static int grow_heap(uf_world *w, size_t bytes, wish *all)
     }
     publish(w, r);
     atomic_store_explicit(&w->heap_used, w->range.used, memory_order_release);
-    return uf_heap_grow(w->heap, bytes); /* cannot fail: uf_memory_alloc has compared with max */
+    rc = uf_heap_grow(w->heap, bytes); /* cannot fail: uf_memory_alloc has compared with max */
+    /* Nobody signals a word of the segment before its owner has published it: its engine would find no word there. */
+    return rc || !w->fabric ? rc : uf_bootstrap_barrier(w->bootstrap, w->timeout_ns);
 }
 
 int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, void **ptr)
@@ -382,14 +384,15 @@ int uf_register(uf_world *w, void *ptr, size_t bytes, uf_window **window)
         free(all);
         return uf_fail(UF_ENOMEM, "PE %d: no memory for a window's record", w->pe);
     }
-    *win = (uf_window){w, {.base = ptr, .bytes = bytes, .heap_offset = SIZE_MAX}};
+    *win = (uf_window){.world = w, .region = {.base = ptr, .bytes = bytes, .heap_offset = SIZE_MAX}};
     pthread_mutex_lock(&w->setup);
     int rc = open_window(w, win, all);
     if (rc) {
         if (atomic_load(&w->regions[win->region.index]) == &win->region)
             atomic_store(&w->regions[win->region.index], NULL);
         leave_network(w, &win->region);
-        free(win);
+        win->next = w->ended_windows;
+        w->ended_windows = win;
     }
     pthread_mutex_unlock(&w->setup);
     free(all);
@@ -411,8 +414,9 @@ int uf_unregister(uf_window *window)
     int rc = agree_on(w, "uf_unregister", window->region.index, window->region.bytes, UF_OK, -1, all);
     atomic_store_explicit(&w->regions[window->region.index], NULL, memory_order_release);
     leave_network(w, &window->region);
+    window->next = w->ended_windows;
+    w->ended_windows = window;
     pthread_mutex_unlock(&w->setup);
-    free(window);
     free(all);
     return rc;
 }
@@ -540,6 +544,7 @@ void uf_memory_destroy(uf_world *w)
 {
     if (w->engine)
         uf_engine_stop(w->engine);
+    w->inbox = NULL; /* the bootstrap's end still waits, and serves while it does */
     if (w->registry)
         uf_registry_destroy(w->registry);
     for (uint32_t i = 0; i < UF_MAX_REGIONS; i++) {
@@ -548,6 +553,11 @@ void uf_memory_destroy(uf_world *w)
             continue;
         leave_network(w, r);
         free(r->heap_offset == SIZE_MAX ? (void *)((char *)r - offsetof(uf_window, region)) : (void *)r);
+    }
+    while (w->ended_windows) {
+        uf_window *next = w->ended_windows->next;
+        free(w->ended_windows);
+        w->ended_windows = next;
     }
     for (int pe = 0; w->peers && pe < w->n_pes; pe++)
         if (pe != w->pe && w->peers[pe].range.base)

@@ -2,8 +2,9 @@
  *
  * The path of one put: check arguments -> where is it (reach) -> mapped: copy, and the signal is one atomic instruction on the
  * peer's word; network: fill one uf_order_op and submit it. Nothing on this path allocates, takes a lock of this room, or reads the
- * clock. Windows over a user's buffer in another process of this host are copied by the system (process_vm_writev). */
+ * clock. Windows over a user's buffer in another process of this host: foreign.c. */
 #include "base/error.h"
+#include "world/foreign.h"
 #include "world/world.h"
 
 /* Where a symmetric range of a peer is. */
@@ -40,21 +41,12 @@ static inline int find(uf_world *w, const char *call, const char *argument, cons
     return UF_OK;
 }
 
-/* A signal word: like find, but it must be reachable by an atomic instruction or by its owner's engine. */
+/* A signal word: like find, and aligned. */
 static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, reach *at)
 {
     if ((uintptr_t)sig & 7)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument sig: %p is not aligned to 8 bytes", call, w->pe, (const void *)sig);
-    int rc = find(w, call, "sig", sig, 8, pe, at);
-    if (rc)
-        return rc;
-    if (w->peers[pe].mapped && !at->mapped)
-        return uf_fail(
-            UF_EUNSUPPORTED,
-            "%s on PE %d: argument sig lies in a window over another process's own buffer, where no processor can update it "
-            "atomically; take signal words from uf_signal_alloc or uf_malloc",
-            call, w->pe);
-    return UF_OK;
+    return find(w, call, "sig", sig, 8, pe, at);
 }
 
 static int refuse_pe(const uf_world *w, const char *call, int pe)
@@ -86,6 +78,17 @@ static inline int check(uf_ctx *ctx, const char *call, int pe)
 
 /* ---------------------------------------------------------------- mapped peers */
 
+/* Asks for the line of a word that will be written: it travels while the payload is copied. A locked addition would only start
+ * to fetch it when the payload's stores are done. */
+static inline void want_line(void *word)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(char *)word)); /* does nothing on processors that do not know it */
+#else
+    __builtin_prefetch(word, 1);
+#endif
+}
+
 static inline void copy(uf_world *w, int pe, void *to, const void *from, size_t bytes)
 {
     if (bytes == 8) /* the commonest small message: one store */
@@ -103,16 +106,27 @@ static int put_mapped(uf_ctx *ctx, const reach *to, const void *src, size_t byte
         copy(w, pe, to->mapped, src, bytes);
         return UF_OK;
     }
-    return uf_local_copy_to(&w->peers[pe].identity, to->foreign, src, bytes);
+    return uf_foreign_put(w, pe, to->foreign, src, bytes);
 }
 
-static inline void signal_mapped(uint64_t *word, int op, uint64_t value)
+/* A word in a window over another process's own buffer: its owner updates it, and we wait until it has. */
+static int signal_foreign(uf_world *w, int pe, uint64_t word, int op, uint64_t value)
 {
+    uint64_t old;
+    return uf_foreign_atomic(w, pe, word, op == UF_SIGNAL_ADD ? UF_ATOMIC_ADD : UF_ATOMIC_SET, 8, value, 0, &old);
+}
+
+static inline int signal_mapped(uf_world *w, int pe, const reach *word, int op, uint64_t value)
+{
+    uint64_t *at = word->mapped;
+    if (!at)
+        return signal_foreign(w, pe, word->foreign, op, value);
     /* Release: pairs with the acquire load of the waiter (signal.c), so that the put's bytes are seen before the word. */
     if (op == UF_SIGNAL_ADD)
-        __atomic_fetch_add(word, value, __ATOMIC_RELEASE);
+        __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
     else
-        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+        __atomic_store_n(at, value, __ATOMIC_RELEASE);
+    return UF_OK;
 }
 
 /* ---------------------------------------------------------------- network peers */
@@ -186,15 +200,16 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
     if (r->bytes && !r->src)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
     reach to = {0}, word = {0};
-    if ((r->sig && (rc = find_word(w, call, r->sig, r->pe, &word))) ||
-        (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to))))
+    if (r->sig && (rc = find_word(w, call, r->sig, r->pe, &word)))
+        return rc;
+    if (word.mapped)
+        want_line(word.mapped);
+    if (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to)))
         return rc;
     if (w->peers[r->pe].mapped) {
         if (r->bytes && (rc = put_mapped(ctx, &to, r->src, r->bytes, r->pe)))
             return rc;
-        if (r->sig)
-            signal_mapped(word.mapped, r->op, r->value);
-        return UF_OK;
+        return r->sig ? signal_mapped(w, r->pe, &word, r->op, r->value) : UF_OK;
     }
     *network = r->bytes || r->sig;
     *op = (uf_order_op){.kind = !r->sig ? UF_ORDER_PUT : r->bytes ? UF_ORDER_PUT_SIGNAL : UF_ORDER_SIGNAL};
@@ -208,11 +223,11 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
 static inline void count_row(uf_ctx *ctx, const uf_put_row *r)
 {
     if (r->bytes) {
-        uf_count(&ctx->puts, 1);
-        uf_count(ctx->world->peers[r->pe].mapped ? &ctx->bytes_local : &ctx->bytes_network, r->bytes);
+        uf_tally_add(&ctx->tally, UF_PUTS, 1);
+        uf_tally_add(&ctx->tally, ctx->world->peers[r->pe].mapped ? UF_BYTES_LOCAL : UF_BYTES_NETWORK, r->bytes);
     }
     if (r->sig)
-        uf_count(&ctx->signals, 1);
+        uf_tally_add(&ctx->tally, UF_SIGNALS, 1);
 }
 
 static int submit(uf_ctx *ctx, uf_order_op *op, int pe, unsigned flags)
@@ -394,7 +409,7 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
         if (from.mapped)
             copy(w, pe, dst, from.mapped, bytes);
         else
-            rc = uf_local_copy_from(&w->peers[pe].identity, from.foreign, dst, bytes);
+            rc = uf_foreign_get(w, pe, from.foreign, dst, bytes);
     } else {
         uf_order_op op = {.kind = UF_ORDER_GET};
         void *registration;
@@ -409,8 +424,8 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
             rc = submit(ctx, &op, pe, 0);
     }
     if (!rc) {
-        uf_count(&ctx->gets, 1);
-        uf_count(w->peers[pe].mapped ? &ctx->bytes_local : &ctx->bytes_network, bytes);
+        uf_tally_add(&ctx->tally, UF_GETS, 1);
+        uf_tally_add(&ctx->tally, w->peers[pe].mapped ? UF_BYTES_LOCAL : UF_BYTES_NETWORK, bytes);
     }
     return rc;
 }

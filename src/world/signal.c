@@ -92,18 +92,23 @@ static int timed_out(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, 
 /* A few looks at the cache line cost less than one turn through the engine. */
 static inline bool look(const uf_world *w, const uint64_t *sig, int cmp, uint64_t value)
 {
-    for (int i = w->fabric ? 1 : 16; i > 0; i--)
+    for (int i = w->fabric ? 1 : 64; i > 0; i--)
         if (holds(uf_signal_fetch(sig), cmp, value))
             return true;
     return false;
 }
 
+enum { FIRST_ROUNDS = 32 }; /* before wait_step's first look at the deadline */
+
 static int wait_word(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, int pe, uint64_t timeout_ns)
 {
     if (look(w, sig, cmp, value))
         return UF_OK;
-    uint64_t deadline = uf_world_deadline(w, timeout_ns);
+    uint64_t deadline = UINT64_MAX;
     for (uint32_t round = 0;; round++) {
+        /* A wait that is over soon never reads the clock. */
+        if (round == FIRST_ROUNDS)
+            deadline = uf_world_deadline(w, timeout_ns);
         int rc = uf_world_wait_step(w, round, deadline);
         if (look(w, sig, cmp, value))
             return UF_OK;

@@ -1,6 +1,6 @@
 /* world.h - what the files of this room share: the world, its peers, its memory, its contexts.
  *
- * world.c creates and ends it, memory.c owns symmetric memory (heap segments and windows), context.c contexts and completion,
+ * world.c creates and ends it, paths.c chooses what reaches each peer, memory.c owns symmetric memory (heap segments and windows), context.c contexts and completion,
  * rma.c puts and gets, signal.c signal words and waits, atomic.c atomics, team.c and collective.c the rest. Two ways lead to a peer and are
  * fixed at creation: `mapped` (its memory is in our address space: the caller does the work with loads and stores) and the
  * engine (everything else). Self is always mapped.
@@ -9,6 +9,7 @@
 #ifndef UF_WORLD_WORLD_H
 #define UF_WORLD_WORLD_H
 
+#include "base/tally.h"
 #include "bootstrap/bootstrap.h"
 #include "engine/engine.h"
 #include "fabric/local/local.h"
@@ -39,6 +40,7 @@ typedef struct uf_region {
 
 struct uf_window {
     uf_world *world;
+    uf_window *next; /* in world->ended_windows */
     uf_region region;
 };
 
@@ -47,7 +49,8 @@ typedef struct uf_peer {
     bool same_process; /* its windows can be reached by plain loads and stores, too */
     uf_local_range range;
     uf_local_identity identity;
-    const char *reason; /* why mapped or not */
+    const char *reason;     /* why mapped or not */
+    _Atomic bool no_attach; /* the system refused to copy into its process (foreign.c) */
 } uf_peer;
 
 /* A wait for a get or a fetched value; `user` of an operation. From the world's pool. */
@@ -65,7 +68,7 @@ struct uf_ctx {
     uf_world *world;
     uf_order_ctx order;
     uf_ctx *next; /* in world->contexts */
-    _Atomic uint64_t puts, gets, signals, atomics, bytes_local, bytes_network, fences, quiets;
+    uf_tally tally;
     pthread_mutex_t opening;          /* of lanes */
     _Atomic(uf_order_lane *) lanes[]; /* [n_pes], NULL until the first network operation to that peer */
 };
@@ -94,6 +97,10 @@ struct uf_world {
     uint64_t *signals;          /* arena of indexed signal words: at the start of the heap */
     size_t n_signals;
     uf_registry *registry; /* outside buffers; NULL where the fabric needs no registration of them */
+
+    struct uf_local_inbox *inbox; /* where near processes ask us for copies; NULL: nobody needs to */
+    _Atomic uint32_t inbox_ticks;
+    struct uf_window *ended_windows; /* whoever scans the regions may still look at them: freed with the world */
 
     pthread_mutex_t contexts_lock; /* of the list, and of its end: a barrier holds it while it completes them */
     uf_ctx *contexts;
@@ -188,12 +195,6 @@ void uf_requests_free(uf_world *w);
 int uf_request_wait(uf_world *w, uf_request *r, const char *call, int pe, uint64_t *value);
 /* Edge of the engine. */
 void uf_request_done(void *world, uint64_t user, int status, uint64_t value);
-
-/* Adds to a counter that several threads may share, without the cost of ordering. */
-static inline void uf_count(_Atomic uint64_t *counter, uint64_t n)
-{
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
-}
 
 /* ---------------------------------------------------------------- teams (team.c) */
 

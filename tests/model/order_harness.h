@@ -20,7 +20,7 @@ enum {
     MAX_WIRE = 1024, /* WRs in the network */
     MAX_CQ = 1024,
     MAX_MARKS = 16,
-    SLOTS = 12,        /* places of a (source, target) pair in the target's memory */
+    SLOTS = 12, /* places of a (source, target) pair in the target's memory */
     SLOT_BYTES = 64,
     SLOT_STRIDE = 2500, /* so that some cross a block of the overlap filter */
     TRACE = 48,
@@ -78,9 +78,9 @@ typedef struct op_record {
     uint16_t after_fence; /* operations of the lane before its fence: they must be complete before it has an effect */
     uint16_t posted_set;  /* place among the SETs of its lane, as posted */
     bool has_signal, fetch, applied, done, excused, complete, source_free, abandoned;
-    uint64_t placed;      /* byte k is in target memory, or (get) here */
-    uint64_t captured;    /* the network has its own copy of byte k or does not need it any more */
-    uint64_t answer;      /* of a fetch */
+    uint64_t placed;   /* byte k is in target memory, or (get) here */
+    uint64_t captured; /* the network has its own copy of byte k or does not need it any more */
+    uint64_t answer;   /* of a fetch */
 } op_record;
 
 typedef struct lane_record {
@@ -131,7 +131,7 @@ typedef struct pe {
     bool held;        /* stalled until the workload says otherwise */
     bool rail_told[MAX_RAILS];
     bool flow_failed[MAX_PES], flow_told[MAX_PES];
-    bool quiet[MAX_PES]; /* a request for a receipt is under way to that peer */
+    bool quiet[MAX_PES];                                /* a request for a receipt is under way to that peer */
     uint32_t lost_adds[MAX_PES], lost_arrived[MAX_PES]; /* of a broken rail: adds without CQE, and those that had come */
     unsigned char memory[MAX_PES][SLOTS][SLOT_BYTES];
     uint16_t owner[MAX_PES][SLOTS]; /* by source: the operation whose bytes must be there, plus 1 */
@@ -149,11 +149,11 @@ typedef struct world {
     uint64_t random;
     uf_order_config config;
     uint32_t n_pes, n_ctx, n_ops, max_ops;
-    uint32_t refuse;    /* of 256 posts so many are refused */
-    uint32_t held_pe;   /* n_pes: nobody */
-    bool dead_pe;       /* the held one never comes back */
+    uint32_t refuse;  /* of 256 posts so many are refused */
+    uint32_t held_pe; /* n_pes: nobody */
+    bool dead_pe;     /* the held one never comes back */
     bool rail_broken[MAX_RAILS];
-    uint32_t break_at;  /* number of operations after which a rail breaks; UINT32_MAX: never */
+    uint32_t break_at; /* number of operations after which a rail breaks; UINT32_MAX: never */
     uint64_t steps;
     pe pes[MAX_PES];
     op_record ops[MAX_OPS];
@@ -201,7 +201,7 @@ static inline unsigned char pattern(uint32_t op, uint32_t offset)
 
 /* order_judge.c */
 void violation(world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void judge_op(world *w, uint32_t id);            /* an operation was accepted */
+void judge_op(world *w, uint32_t id); /* an operation was accepted */
 void judge_placed(world *w, uint32_t id, uint32_t offset, uint32_t bytes);
 int judge_apply(world *w, uint32_t pe, const uf_order_signal *s, uint64_t *old);
 void judge_done(world *w, uint32_t pe, uint64_t user, int status, uint64_t value);
@@ -219,7 +219,7 @@ typedef struct edge_arg {
     uint32_t pe;
 } edge_arg;
 int network_post(world *w, uint32_t src, const uf_wr *wr);
-bool network_move(world *w);          /* one random WR does its next thing; false if nothing could */
+bool network_move(world *w); /* one random WR does its next thing; false if nothing could */
 bool network_consume(world *w, uint32_t pe, uint32_t most);
 void network_break_rail(world *w, uint32_t rail);
 void network_tell_rail(world *w, uint32_t pe, uint32_t rail);

@@ -163,8 +163,8 @@ int judge_apply(world *w, uint32_t index, const uf_order_signal *s, uint64_t *ol
     op_record *op = &w->ops[id];
     note(w, "apply", id, s->flow * 16 + index, (uint32_t)s->operand);
     if (op->dst != index || op->src != s->flow || !op->has_signal)
-        violation(w, "G2: signal of operation %u from PE %u to PE %u was applied at PE %u as from PE %u", id, op->src, op->dst, index,
-                  s->flow);
+        violation(w, "G2: signal of operation %u from PE %u to PE %u was applied at PE %u as from PE %u", id, op->src, op->dst,
+                  index, s->flow);
     if (op->applied)
         violation(w, "G2: signal of operation %u was applied twice", id);
     if (s->operand != op->op.operand || s->op != op->op.op)
@@ -178,6 +178,8 @@ int judge_apply(world *w, uint32_t index, const uf_order_signal *s, uint64_t *ol
         else
             check_bytes(w, id, "when its signal is applied");
     }
+    if (is_put(op) && (op->op.flags & UF_SETTLED) && op->captured != all_bytes(op))
+        violation(w, "G13: settled signal %u was applied while the network may still write its bytes", id);
     check_order(w, id);
     op->applied = true;
     w->result->applied++;
@@ -202,7 +204,8 @@ void judge_done(world *w, uint32_t index, uint64_t user, int status, uint64_t va
         return;
     }
     if (op->fetch && (!op->applied || value != op->answer))
-        violation(w, "G7: operation %u fetched %llu instead of %llu", id, (unsigned long long)value, (unsigned long long)op->answer);
+        violation(w, "G7: operation %u fetched %llu instead of %llu", id, (unsigned long long)value,
+                  (unsigned long long)op->answer);
     if (!op->fetch && op->captured != all_bytes(op))
         violation(w, "G7: operation %u is done but its buffer is still in use", id);
     op->source_free = op->op.kind != UF_ORDER_GET;

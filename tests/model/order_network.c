@@ -57,8 +57,14 @@ int network_post(world *w, uint32_t src, const uf_wr *wr)
     } else if (wr->verb != UF_VERB_WRITE && wr->verb != UF_VERB_READ && p->quiet[wr->peer]) {
         w->result->seen |= SEEN_QUIET_RACE;
     }
-    note(w, wr->verb == UF_VERB_SEND ? "post message" : wr->verb == UF_VERB_READ ? "post read" : "post write", src, wr->peer,
-         wr->verb == UF_VERB_WRITE_IMM ? wr->imm : wr->verb == UF_VERB_SEND ? wr->message[0] : op_of_address(wr->local));
+    note(w,
+         wr->verb == UF_VERB_SEND   ? "post message"
+         : wr->verb == UF_VERB_READ ? "post read"
+                                    : "post write",
+         src, wr->peer,
+         wr->verb == UF_VERB_WRITE_IMM ? wr->imm
+         : wr->verb == UF_VERB_SEND    ? wr->message[0]
+                                       : op_of_address(wr->local));
     return UF_OK;
 }
 
@@ -87,7 +93,7 @@ static void place(world *w, wire_wr *x, uint32_t piece)
         memory[at + i] = x->has_data ? x->data[i] : op->source_free ? 0xee : pattern(id, base + i);
     if (end > from)
         judge_placed(w, id, base + from, end - from);
-    x->left &= (uint8_t)~(1u << piece);
+    x->left &= (uint8_t) ~(1u << piece);
 }
 
 static void push(world *w, wire_wr *x)
@@ -111,7 +117,7 @@ static void push(world *w, wire_wr *x)
         if (++c->message[x->src] > uf_order_receives(&w->config) / w->n_pes)
             violation(w, "G8: PE %u has more messages from PE %u than its credits", x->wr.peer, x->src);
     } else if (uf_imm_kind(e->imm) == UF_IMM_CONTROL) {
-        if (++c->control[x->src] > 6 * w->config.n_rails)
+        if (++c->control[x->src] > UF_ORDER_CONTROL_RESERVE * w->config.n_rails)
             violation(w, "G8: PE %u has %u controls from PE %u", x->wr.peer, c->control[x->src], x->src);
     } else if (++c->immediate[x->src] > w->config.credits * w->config.n_rails) {
         violation(w, "G8: PE %u has more immediates from PE %u than its credits", x->wr.peer, x->src);
@@ -165,7 +171,7 @@ static bool move(world *w, uint32_t index)
         while (!(x->left >> piece & 1))
             piece = (piece + 1) % x->pieces;
         if (x->wr.verb == UF_VERB_READ)
-            x->left &= (uint8_t)~(1u << piece);
+            x->left &= (uint8_t) ~(1u << piece);
         place(w, x, piece);
         return true;
     }

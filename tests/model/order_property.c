@@ -7,10 +7,30 @@
 #include <string.h>
 
 static const char *const seen_names[SEEN_KINDS] = {
-    "window full",      "wrap",         "held strong",   "held after a fence", "duplicate payload", "quiet racing newer signals",
-    "credits exhausted", "message credits exhausted", "grant waited", "post refused", "answer waited", "overlapping put held",
-    "rail broke",       "WR replayed",  "held at the receiver", "queue full", "peer stalled",      "peer dead",
-    "split put",        "settled",      "fetching atomic", "no immediates",   "completion by receipt", "rail ended a flow",
+    "window full",
+    "wrap",
+    "held strong",
+    "held after a fence",
+    "duplicate payload",
+    "quiet racing newer signals",
+    "credits exhausted",
+    "message credits exhausted",
+    "grant waited",
+    "post refused",
+    "answer waited",
+    "overlapping put held",
+    "rail broke",
+    "WR replayed",
+    "held at the receiver",
+    "queue full",
+    "peer stalled",
+    "peer dead",
+    "split put",
+    "settled",
+    "fetching atomic",
+    "no immediates",
+    "completion by receipt",
+    "rail ended a flow",
 };
 
 static int run_one(uint64_t seed, uint32_t ops)
@@ -44,8 +64,8 @@ int main(int argc, char **argv)
         run_result result;
         run_seed(&options, &result);
         if (result.violation[0]) {
-            fprintf(stderr, "seed %llu: %s\nrun again with: %s --seed %llu\n", (unsigned long long)seed, result.violation, argv[0],
-                    (unsigned long long)seed);
+            fprintf(stderr, "seed %llu: %s\nrun again with: %s --seed %llu\n", (unsigned long long)seed, result.violation,
+                    argv[0], (unsigned long long)seed);
             run_one(seed, ops);
             return 1;
         }

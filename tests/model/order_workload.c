@@ -214,7 +214,7 @@ static bool submit_one(world *w, uint32_t src, uint32_t dst)
         uint32_t last = to->owner[src][op->slot] - 1u, at = (uint32_t)(w->ops[last].op.remote % SLOT_STRIDE);
         for (uint32_t i = 0; i < w->ops[last].op.bytes; i++)
             if (to->memory[src][op->slot][at + i] != pattern(last, i))
-                violation(w, "G8b: bytes of operation %u were overwritten by a late duplicate", last);
+                violation(w, "G14: bytes of operation %u were overwritten by a late duplicate", last);
     }
     w->n_ops++;
     lane_record *l = &p->lane[op->ctx][dst];
@@ -448,10 +448,18 @@ static void collect(world *w)
             uint64_t count;
             uint32_t seen;
         } map[] = {
-            {c->waited_window, SEEN_WINDOW_FULL}, {c->wraps, SEEN_WRAP},           {c->held_strong, SEEN_HELD_STRONG},
-            {c->held_fence, SEEN_HELD_FENCE},     {c->waited_credits, SEEN_CREDITS}, {c->waited_messages, SEEN_MESSAGES},
-            {c->grants, SEEN_GRANT},              {c->waited_post, SEEN_REFUSED},  {c->waited_answers, SEEN_ANSWER_WAITED},
-            {c->held_overlap, SEEN_OVERLAP_HELD}, {c->replayed, SEEN_REPLAYED},    {c->held_receiver, SEEN_RECEIVER_HELD},
+            {c->waited_window, SEEN_WINDOW_FULL},
+            {c->wraps, SEEN_WRAP},
+            {c->held_strong, SEEN_HELD_STRONG},
+            {c->held_fence, SEEN_HELD_FENCE},
+            {c->waited_credits, SEEN_CREDITS},
+            {c->waited_messages, SEEN_MESSAGES},
+            {c->grants, SEEN_GRANT},
+            {c->waited_post, SEEN_REFUSED},
+            {c->waited_answers, SEEN_ANSWER_WAITED},
+            {c->held_overlap, SEEN_OVERLAP_HELD},
+            {c->replayed, SEEN_REPLAYED},
+            {c->held_receiver, SEEN_RECEIVER_HELD},
         };
         for (uint32_t k = 0; k < sizeof map / sizeof map[0]; k++)
             w->result->seen |= map[k].count ? map[k].seen : 0;
@@ -463,7 +471,8 @@ void print_trace(const world *w)
     const uf_order_config *c = &w->config;
     uint64_t first = w->n_trace > TRACE ? w->n_trace - TRACE : 0;
     fprintf(stderr,
-            "  %u PEs, %u contexts, rails %u, window %u, credits %u, messages %u, tx %u, queue %u, message %llu, inline %u, immediates "
+            "  %u PEs, %u contexts, rails %u, window %u, credits %u, messages %u, tx %u, queue %u, message %llu, inline %u, "
+            "immediates "
             "%d, placed %d, duplicates %d, first %#x, held PE %u, rail breaks at %u\n",
             w->n_pes, w->n_ctx, c->n_rails, c->window, c->credits, c->message_credits, c->tx_depth, c->queue_ops,
             (unsigned long long)c->max_message, c->inline_bytes, c->immediates, c->imm_placed, c->duplicates, c->first_sequence,

@@ -292,8 +292,8 @@ static const char *reason_to_skip(const suite *s, const suite_test *test)
         return "needs threads";
     if ((test->needs & SUITE_NEEDS_PROGRESS) && (s->place.inline_progress || s->place.single_thread))
         return "needs a progress thread";
-    if ((test->needs & SUITE_NEEDS_FULL) && s->place.small)
-        return "makes no sense in small";
+    if ((test->needs & SUITE_SELDOM) && s->place.seldom)
+        return "not with every seed";
     return NULL;
 }
 

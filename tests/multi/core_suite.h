@@ -31,6 +31,7 @@ typedef struct suite_place {
     bool small;                /* virtual time, sanitizers: fewer and smaller operations */
     bool inline_progress;      /* nobody moves data while a PE computes */
     bool single_thread;        /* PEs are fibers: no test may start a thread or spin */
+    bool seldom;               /* leave SUITE_SELDOM out */
     bool long_run;             /* also what takes gigabytes or minutes */
 } suite_place;
 
@@ -66,7 +67,7 @@ enum {
     SUITE_NEEDS_THREADS = 1,  /* starts threads, or computes while others communicate with it */
     SUITE_NEEDS_LONG = 2,     /* only in the long run */
     SUITE_NEEDS_PROGRESS = 4, /* a progress thread */
-    SUITE_NEEDS_FULL = 8,     /* makes no sense in small */
+    SUITE_SELDOM = 8,         /* depends little on what the seed decides: only with some seeds */
 };
 
 /* Each file's tests, ended by a NULL name. */

@@ -151,13 +151,13 @@ static void every_code_has_a_name(suite *s)
 }
 
 const suite_test suite_argument_tests[] = {
-    {"pe_out_of_range_is_refused_with_number_and_size", pe_out_of_range_is_refused_with_number_and_size, 1, 0},
-    {"misaligned_signals_and_atomics_are_refused", misaligned_signals_and_atomics_are_refused, 1, 0},
-    {"addresses_that_are_not_symmetric_are_refused", addresses_that_are_not_symmetric_are_refused, 1, 0},
-    {"null_arguments_are_refused", null_arguments_are_refused, 1, 0},
-    {"unknown_operations_flags_and_widths_are_refused", unknown_operations_flags_and_widths_are_refused, 1, 0},
-    {"wrong_options_are_refused", wrong_options_are_refused, 1, 0},
-    {"refused_calls_leave_no_trace", refused_calls_leave_no_trace, 1, 0},
-    {"every_code_has_a_name", every_code_has_a_name, 1, 0},
+    {"pe_out_of_range_is_refused_with_number_and_size", pe_out_of_range_is_refused_with_number_and_size, 1, SUITE_SELDOM},
+    {"misaligned_signals_and_atomics_are_refused", misaligned_signals_and_atomics_are_refused, 1, SUITE_SELDOM},
+    {"addresses_that_are_not_symmetric_are_refused", addresses_that_are_not_symmetric_are_refused, 1, SUITE_SELDOM},
+    {"null_arguments_are_refused", null_arguments_are_refused, 1, SUITE_SELDOM},
+    {"unknown_operations_flags_and_widths_are_refused", unknown_operations_flags_and_widths_are_refused, 1, SUITE_SELDOM},
+    {"wrong_options_are_refused", wrong_options_are_refused, 1, SUITE_SELDOM},
+    {"refused_calls_leave_no_trace", refused_calls_leave_no_trace, 1, SUITE_SELDOM},
+    {"every_code_has_a_name", every_code_has_a_name, 1, SUITE_SELDOM},
     {NULL, NULL, 0, 0},
 };

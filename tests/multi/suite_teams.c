@@ -127,12 +127,12 @@ static void wrong_members_are_refused(suite *s)
 }
 
 const suite_test suite_team_tests[] = {
-    {"world_team_holds_everybody", world_team_holds_everybody, 1, 0},
-    {"strided_team_numbers_its_members", strided_team_numbers_its_members, 1, 0},
-    {"team_keeps_the_order_of_its_list", team_keeps_the_order_of_its_list, 1, 0},
-    {"team_barrier_waits_for_its_own_members_only", team_barrier_waits_for_its_own_members_only, 2, 0},
-    {"teams_can_be_made_again_and_again", teams_can_be_made_again_and_again, 1, 0},
-    {"too_many_teams_are_refused_with_the_limit", too_many_teams_are_refused_with_the_limit, 1, 0},
-    {"wrong_members_are_refused", wrong_members_are_refused, 1, 0},
+    {"world_team_holds_everybody", world_team_holds_everybody, 1, SUITE_SELDOM},
+    {"strided_team_numbers_its_members", strided_team_numbers_its_members, 1, SUITE_SELDOM},
+    {"team_keeps_the_order_of_its_list", team_keeps_the_order_of_its_list, 1, SUITE_SELDOM},
+    {"team_barrier_waits_for_its_own_members_only", team_barrier_waits_for_its_own_members_only, 2, SUITE_SELDOM},
+    {"teams_can_be_made_again_and_again", teams_can_be_made_again_and_again, 1, SUITE_SELDOM},
+    {"too_many_teams_are_refused_with_the_limit", too_many_teams_are_refused_with_the_limit, 1, SUITE_SELDOM},
+    {"wrong_members_are_refused", wrong_members_are_refused, 1, SUITE_SELDOM},
     {NULL, NULL, 0, 0},
 };

@@ -380,7 +380,7 @@ static const uf_shuffle_knobs profile_knobs[] = {
     /* reorder */ {.imm_bits = 32, .imm_placed = true, .delay = 16, .span = UINT32_MAX, .pieces = 2, .needs_desc = true},
     /* bytes */
     {.imm_bits = 32, .imm_placed = true, .delay = 24, .span = UINT32_MAX, .pieces = 16, .virtual_address = true},
-    /* late */ {.imm_bits = 32, .imm_placed = true, .delay = 400, .span = UINT32_MAX, .pieces = 4, .inline_bytes = 64},
+    /* late */ {.imm_bits = 32, .imm_placed = true, .delay = 200, .span = UINT32_MAX, .pieces = 4, .inline_bytes = 64},
     /* refuse */
     {.imm_bits = 32, .imm_placed = true, .delay = 16, .span = 8, .pieces = 2, .refuse = 333, .tx_depth = 24},
     /* duplicates */

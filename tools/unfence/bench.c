@@ -108,7 +108,7 @@ static const char *const policies[] = {"unsignalled", "weak", "strong", "ordered
 static size_t choose_options(bench_options *o, const char *wanted, tool_option *chosen)
 {
     const tool_option all[] = {
-        {"--sizes", TOOL_NUMBERS, &o->sizes, "LIST", "payload bytes, as 8,1K,64K,1M", 0, 1ull << 29, NULL},
+        {"--sizes", TOOL_NUMBERS, &o->sizes, "LIST", "payload bytes, as 8,1K,64K,1M", 0, 1ull << 26, NULL},
         {"--window", TOOL_NUMBER, &o->window, "N", "operations in flight of a stream (64)", 1, 1024, NULL},
         {"--fabric", TOOL_NAMES, &o->fabrics, "LIST", "local, ofi:tcp, ofi:shm, ofi:efa, ...; default: those that are here", 0, 0,
          NULL},

@@ -117,10 +117,12 @@ int bench_interleave(bench_pe *b, bench_lane *lanes, size_t n, uint64_t *rounds)
         return -1;
     for (uint64_t round = 0; round < *rounds; round++) {
         for (size_t i = 0; i < n; i++) {
+            /* Each round starts with another lane, so that none always follows the same one. */
+            bench_lane *lane = &lanes[(i + round) % n];
             double ignored;
-            if (run_slice(b, &lanes[i], NULL, &lanes[i].per_slice[round]) != 0)
+            if (run_slice(b, lane, NULL, &lane->per_slice[round]) != 0)
                 return -1;
-            if (round % SAMPLE_EVERY == 0 && run_slice(b, &lanes[i], &lanes[i].samples, &ignored) != 0)
+            if (round % SAMPLE_EVERY == 0 && run_slice(b, lane, &lane->samples, &ignored) != 0)
                 return -1;
         }
         if (b->pe == 0)

@@ -10,53 +10,55 @@
 typedef struct target_line {
     const char *line;
     const char *bench, *fabric, *policy;
-    uint64_t bytes; /* UINT64_MAX: any */
+    uint64_t bytes;    /* ANY: whatever it was run with */
+    uint32_t inflight; /* 1: the ping-pong; else the window of the stream */
     report_metric metric;
     const char *against, *unit; /* NULL: any */
     double bound;
     bool at_most;
 } target_line;
 
-#define ANY UINT64_MAX
+#define ANY    UINT64_MAX
+#define WINDOW 64
 
 static const target_line lines[] = {
-    {"local: put_signal 8 B one way to a two-cache-line ping-pong", "put-signal", "local", "weak", 8, REPORT_RATIO, "floor", "x",
-     1.25, true},
-    {"local: 1 MiB put to memcpy between the same buffers", "put-signal", "local", "unsignalled", 1u << 20, REPORT_RATIO,
+    {"local: put_signal 8 B one way to a two-cache-line ping-pong", "put-signal", "local", "weak", 8, 1, REPORT_RATIO, "floor",
+     "x", 1.25, true},
+    {"local: 1 MiB put to memcpy between the same buffers", "put-signal", "local", "unsignalled", 1u << 20, 16, REPORT_RATIO,
      "memcpy", "x", 0.9, false},
-    {"ofi tcp: put_signal 8 B ping-pong to fi_writedata", "put-signal", "ofi:tcp", "weak", 8, REPORT_RATIO, "floor", "x", 1.15,
+    {"ofi tcp: put_signal 8 B ping-pong to fi_writedata", "put-signal", "ofi:tcp", "weak", 8, 1, REPORT_RATIO, "floor", "x", 1.15,
      true},
-    {"ofi tcp: put_signal 1 KiB ping-pong to fi_writedata", "put-signal", "ofi:tcp", "weak", 1024, REPORT_RATIO, "floor", "x",
+    {"ofi tcp: put_signal 1 KiB ping-pong to fi_writedata", "put-signal", "ofi:tcp", "weak", 1024, 1, REPORT_RATIO, "floor", "x",
      1.15, true},
-    {"ofi shm: put_signal 8 B ping-pong to fi_writedata", "put-signal", "ofi:shm", "weak", 8, REPORT_RATIO, "floor", "x", 1.15,
+    {"ofi shm: put_signal 8 B ping-pong to fi_writedata", "put-signal", "ofi:shm", "weak", 8, 1, REPORT_RATIO, "floor", "x", 1.15,
      true},
-    {"ofi shm: put_signal 1 KiB ping-pong to fi_writedata", "put-signal", "ofi:shm", "weak", 1024, REPORT_RATIO, "floor", "x",
+    {"ofi shm: put_signal 1 KiB ping-pong to fi_writedata", "put-signal", "ofi:shm", "weak", 1024, 1, REPORT_RATIO, "floor", "x",
      1.15, true},
-    {"ofi tcp: 1 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 1024, REPORT_RATIO, "unsignalled",
-     "x", 0.95, false},
-    {"ofi tcp: 8 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 8192, REPORT_RATIO, "unsignalled",
-     "x", 0.95, false},
-    {"ofi tcp: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 65536, REPORT_RATIO, "unsignalled",
-     "x", 0.95, false},
-    {"ofi shm: 1 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 1024, REPORT_RATIO, "unsignalled",
-     "x", 0.95, false},
-    {"ofi shm: 8 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 8192, REPORT_RATIO, "unsignalled",
-     "x", 0.95, false},
-    {"ofi shm: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 65536, REPORT_RATIO, "unsignalled",
-     "x", 0.95, false},
-    {"ofi tcp: data work requests a weak signalled put", "put-signal", "ofi:tcp", "weak", 1024, REPORT_COUNT, NULL,
+    {"ofi tcp: 1 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 1024, WINDOW, REPORT_RATIO,
+     "unsignalled", "x", 0.95, false},
+    {"ofi tcp: 8 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 8192, WINDOW, REPORT_RATIO,
+     "unsignalled", "x", 0.95, false},
+    {"ofi tcp: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:tcp", "weak", 65536, WINDOW, REPORT_RATIO,
+     "unsignalled", "x", 0.95, false},
+    {"ofi shm: 1 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 1024, WINDOW, REPORT_RATIO,
+     "unsignalled", "x", 0.95, false},
+    {"ofi shm: 8 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 8192, WINDOW, REPORT_RATIO,
+     "unsignalled", "x", 0.95, false},
+    {"ofi shm: 64 KiB signalled to unsignalled, window 64", "put-signal", "ofi:shm", "weak", 65536, WINDOW, REPORT_RATIO,
+     "unsignalled", "x", 0.95, false},
+    {"ofi tcp: data work requests a weak signalled put", "put-signal", "ofi:tcp", "weak", 1024, WINDOW, REPORT_COUNT, NULL,
      "data WRs/put", 1.0, true},
-    {"ofi tcp: control work requests a weak signalled put", "put-signal", "ofi:tcp", "weak", 1024, REPORT_COUNT, NULL,
+    {"ofi tcp: control work requests a weak signalled put", "put-signal", "ofi:tcp", "weak", 1024, WINDOW, REPORT_COUNT, NULL,
      "control WRs/put", 1.0 / 64, true},
-    {"ofi shm: data work requests a weak signalled put", "put-signal", "ofi:shm", "weak", 1024, REPORT_COUNT, NULL,
+    {"ofi shm: data work requests a weak signalled put", "put-signal", "ofi:shm", "weak", 1024, WINDOW, REPORT_COUNT, NULL,
      "data WRs/put", 1.0, true},
-    {"ofi shm: control work requests a weak signalled put", "put-signal", "ofi:shm", "weak", 1024, REPORT_COUNT, NULL,
+    {"ofi shm: control work requests a weak signalled put", "put-signal", "ofi:shm", "weak", 1024, WINDOW, REPORT_COUNT, NULL,
      "control WRs/put", 1.0 / 64, true},
-    {"order protocol alone: signals released a second on one core", "order", "none", "weak", ANY, REPORT_RATE, NULL, "1/s", 20e6,
-     false},
-    {"order protocol alone: bytes allocated after creation", "order", "none", "weak", ANY, REPORT_COUNT, NULL, "bytes allocated",
-     0, true},
-    {"ep: dispatch+combine, 4096 x 2048 bf16, top-8 of 128, 4 PEs, local, to memcpy by all", "ep", "local", "both", ANY,
+    {"order protocol alone: signals released a second on one core", "order", "none", "weak", ANY, WINDOW, REPORT_RATE, NULL,
+     "1/s", 20e6, false},
+    {"order protocol alone: bytes allocated after creation", "order", "none", "weak", ANY, WINDOW, REPORT_COUNT, NULL,
+     "bytes allocated", 0, true},
+    {"ep: dispatch+combine, 4096 x 2048 bf16, top-8 of 128, 4 PEs, local, to memcpy by all", "ep", "local", "both", ANY, 1,
      REPORT_RATIO, "floor", "x", 0.5, false},
 };
 #define N_LINES (sizeof lines / sizeof *lines)
@@ -65,8 +67,8 @@ static bool row_is(const report_row *row, const target_line *line)
 {
     return strcmp(row->bench, line->bench) == 0 && strcmp(row->fabric, line->fabric) == 0 &&
            strcmp(row->policy, line->policy) == 0 && (line->bytes == ANY || row->bytes == line->bytes) &&
-           row->metric == line->metric && (!line->against || strcmp(row->against, line->against) == 0) &&
-           (!line->unit || strcmp(row->unit, line->unit) == 0);
+           row->inflight == line->inflight && row->metric == line->metric &&
+           (!line->against || strcmp(row->against, line->against) == 0) && (!line->unit || strcmp(row->unit, line->unit) == 0);
 }
 
 static void judge(const bench_results *results, report_target *targets)

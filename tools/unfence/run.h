@@ -2,6 +2,7 @@
  *
  *   run.c         the command line, the program's path, the job's address and name
  *   run_job.c     the processes: start, watch, end; one loop over poll, nothing is done in signal handlers
+ *   run_keeper.c  ends what the PEs started if the launcher is killed
  *   run_output.c  their output: whole lines with the PE's number in front
  * It leaves nothing behind: no file anywhere, and no process, even if it is killed itself. */
 #ifndef UNFENCE_TOOL_RUN_H

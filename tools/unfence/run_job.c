@@ -1,12 +1,13 @@
 /* run_job.c - the processes of `unfence run`: started together, watched by one poll loop, ended together.
  *
  * What must never be left behind, and who sees to it:
- *   - PEs, when this process is killed: the kernel (PR_SET_PDEATHSIG).
+ *   - PEs, when this process is killed: the kernel (PR_SET_PDEATHSIG); what they started: the keeper (run_keeper.c).
  *   - children of PEs: each PE leads a process group, which is killed as a whole while the PE, as a zombie, still holds its number;
  *     who left the group becomes our child (we are a subreaper) and is found there.
  * Signals come in through a descriptor, so there is no handler and nothing to be careful about in one. The first PE that fails ends
  * the job, and it alone is reported: what the others say about its death is a consequence. */
 #include "run.h"
+#include "run_keeper.h"
 #include "run_output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -21,10 +22,12 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#define EXITING_S     1.0  /* how long a process that is on its way out may take before another is blamed */
 #define LAST_BYTES_MS 2000 /* how long the reader of our output may take for the last bytes */
 
 typedef struct run_pe {
@@ -41,6 +44,7 @@ typedef struct run_state {
     int exit_code;
     bool ending, killed;
     int signal_fd;
+    run_keeper keeper;
     double deadline; /* of --timeout, or of the grace once the job is ending; 0: none */
     run_sink out, err;
     int keys_fd; /* write end of PE 0's standard input, if ours is a terminal; else -1 */
@@ -213,6 +217,7 @@ static int start_pe(run_state *s, int pe)
     }
     setpgid(p->pid, p->pid); /* also here: we may want to signal the group before the child runs */
     s->started++;
+    run_keeper_add(&s->keeper, p->pid);
     close(status[1]);
     status[1] = -1;
     if (read(status[0], &error, sizeof error) == sizeof error) {
@@ -301,12 +306,47 @@ static bool scan_ends(run_state *s, int *first)
     return failed;
 }
 
+/* True if the process is on its way out: its connections may be closed already, though it has not ended yet. */
+static bool is_exiting(pid_t pid)
+{
+    char path[64], text[512];
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *stat = fopen(path, "r");
+    size_t n = stat ? fread(text, 1, sizeof text - 1, stat) : 0;
+    if (stat)
+        fclose(stat);
+    text[n] = 0;
+    /* The name, in parentheses, may contain anything; seven fields on are the kernel's flags, of which 4 is PF_EXITING. */
+    const char *fields = strrchr(text, ')');
+    return fields && sscanf(fields, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && (flags & 4);
+}
+
+/* A dying PE's peers hear of its death from its connections, which the kernel closes before the process has ended: they may exit, as a
+ * consequence, before their cause does. So whoever is on his way out now is waited for before anybody is blamed. */
+static void await_exiting(const run_state *s)
+{
+    double until = now_s() + EXITING_S;
+    for (int i = 0; i < s->started; i++) {
+        struct pollfd p = {.fd = -1, .events = POLLIN};
+        double left = until - now_s();
+        if (s->pes[i].ended || left <= 0 || !is_exiting(s->pes[i].pid))
+            continue;
+        p.fd = (int)syscall(SYS_pidfd_open, s->pes[i].pid, 0);
+        if (p.fd < 0)
+            continue;
+        poll(&p, 1, (int)(left * 1000) + 1);
+        close(p.fd);
+    }
+}
+
 static void look_for_ends(run_state *s)
 {
     int first = -1;
     /* Again after a failure: its cause may have ended, earlier, just after we had looked at it. */
     while (scan_ends(s, &first))
-        ;
+        if (!s->ending && s->pes[first].code == CLD_EXITED)
+            await_exiting(s);
     if (first < 0 || s->ending)
         return;
     report(s, first);
@@ -339,6 +379,7 @@ static void clean_up(run_state *s)
     signal_all(s, SIGKILL);
     for (int i = 0; i < s->started; i++)
         waitpid(s->pes[i].pid, NULL, 0);
+    run_keeper_end(&s->keeper); /* before the search for orphans: it is a child of ours, too */
     end_orphans();
     for (int i = 0; i < s->started; i++) {
         take_rest(&s->pes[i].out);
@@ -483,6 +524,7 @@ int run_job(const run_options *options)
     signal(SIGTTIN, SIG_IGN); /* reading a terminal that is not ours then fails instead of stopping us */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     raise_file_limit(&s);
+    run_keeper_start(&s.keeper);
     s.signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
     s.pes = calloc((size_t)options->n, sizeof *s.pes);
     s.polls = calloc((size_t)options->n * 2 + AT_PES, sizeof *s.polls);
@@ -508,6 +550,7 @@ out:
         run_source_close(&s.pes[i].err);
     }
     run_sink_drain(&s.err, LAST_BYTES_MS);
+    run_keeper_end(&s.keeper);
     if (s.keys_fd >= 0)
         keys_close(&s);
     if (s.signal_fd >= 0)
