@@ -33,6 +33,15 @@ for ns in "$a" "$b"; do
     host=$((host + 1))
 done
 
+# A link is up a moment after both of its ends are; until then it has no address that anybody could use.
+for ns in "$a" "$b"; do
+    looks=0
+    until ip -n "$ns" link show veth0 | grep -q "state UP"; do
+        looks=$((looks + 1))
+        [ $looks -lt 5000 ] || skip "the veth pair does not come up"
+    done
+done
+
 # start LOG ARGUMENTS...: four PEs with the settings in $settings; their ids in $pids
 start() {
     log=$1
