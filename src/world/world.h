@@ -78,8 +78,8 @@ struct uf_world {
     uf_settings settings;
     uint64_t timeout_ns;
     uint32_t first_looks, looks; /* at a word before a wait turns to engine and driver: at once, and between turns */
-    const uf_driver *driver; /* what blocking calls wait with */
-    uf_driver setup_driver;  /* the same with progress in relax(), for the bootstrap */
+    const uf_driver *driver;     /* what blocking calls wait with */
+    uf_driver setup_driver;      /* the same with progress in relax(), for the bootstrap */
     uf_bootstrap *bootstrap;
     uf_fabric *fabric; /* NULL if every peer is mapped */
     uf_engine *engine;
