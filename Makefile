@@ -21,7 +21,7 @@ build: packages-run
 ## run: the MoE layer over four PEs of this host; ARGS= for it, TEXT= a file or folder of your own
 .PHONY: run
 run: build
-	@$(unfence) run -n 4 -- moe-layer $(if $(TEXT),--text $(TEXT)) $(ARGS)
+	@$(unfence) run -n 4 --no-prefix -- moe-layer $(if $(TEXT),--text '$(TEXT)') $(ARGS)
 
 ## test: everything that fits into a quarter of an hour; the last line counts it
 .PHONY: test

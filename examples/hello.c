@@ -6,8 +6,8 @@
 int main(void)
 {
     uf_world *world;
-    char *inbox;       /* symmetric: the same offset on every PE */
-    uint64_t *arrived; /* a signal word, zero at first */
+    char *inbox = NULL;       /* symmetric: the same offset on every PE */
+    uint64_t *arrived = NULL; /* a signal word, zero at first */
     int rc = uf_world_create(NULL, &world);
     if (!rc)
         rc = uf_malloc(world, 64, 0, (void **)&inbox);

@@ -19,9 +19,9 @@ typedef enum uf_verb {
 #define UF_MESSAGE_BYTES 32
 
 enum {
-    UF_WR_PLACED = 1,  /* the CQE must mean "bytes placed in target memory", not only "source reusable" */
-    UF_WR_MORE = 2,    /* another WR follows at once: the doorbell may wait for it (the engine calls flush afterwards) */
-    UF_WR_SILENT = 4,  /* no CQE is wanted for success; only for WRs with bytes <= the fabric's inline_bytes */
+    UF_WR_PLACED = 1, /* the CQE must mean "bytes placed in target memory", not only "source reusable" */
+    UF_WR_MORE = 2,   /* another WR follows at once: the doorbell may wait for it (the engine calls flush afterwards) */
+    UF_WR_SILENT = 4, /* no CQE is wanted for success; only for WRs with bytes <= the fabric's inline_bytes */
 };
 
 typedef struct uf_wr {
@@ -32,9 +32,9 @@ typedef struct uf_wr {
     uint32_t cookie;
     uint32_t imm;
     uint64_t bytes;
-    uint64_t local;       /* address of the local buffer */
-    uint64_t local_desc;  /* the fabric's descriptor of its registration (0 if none is needed) */
-    uint64_t remote;      /* address as the target's registration counts it */
+    uint64_t local;      /* address of the local buffer */
+    uint64_t local_desc; /* the fabric's descriptor of its registration (0 if none is needed) */
+    uint64_t remote;     /* address as the target's registration counts it */
     uint64_t remote_key;
     unsigned char message[UF_MESSAGE_BYTES]; /* UF_VERB_SEND only */
 } uf_wr;

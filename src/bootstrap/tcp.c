@@ -140,10 +140,6 @@ static int step_begin(uf_tcp *t, const void *mine, size_t bytes, void *all)
     t->in_step = true;
     if (t->base.pe == 0)
         return uf_tcp_root_enter(t, mine, bytes);
-    if (t->root_left) {
-        uf_tcp_note_broken(t, UF_EPEER, "PE 0 has left the world");
-        return UF_OK;
-    }
     uf_tcp_message *part = uf_tcp_message_new(t, UF_FRAME_GATHER, 0, t->base.pe, t->step, mine, bytes);
     if (!part)
         return uf_fail(UF_ENOMEM, "no memory for %zu bytes of a bootstrap exchange on PE %d", bytes, t->base.pe);
@@ -219,10 +215,13 @@ static void tcp_leave(uf_bootstrap *base)
 {
     uf_tcp *t = (uf_tcp *)base;
     pthread_mutex_lock(&t->lock);
-    if (base->pe == 0)
+    if (base->pe == 0) {
         uf_tcp_root_broadcast(t, uf_tcp_message_new(t, UF_FRAME_LEAVE, 0, 0, 0, NULL, 0), NULL);
-    else if (t->root)
+        /* Nothing is decided here any more: who leaves because of this must not be named as the cause. */
+        uf_tcp_note_broken(t, UF_EPEER, UF_TCP_ROOT_LEFT);
+    } else if (t->root) {
         uf_tcp_conn_tell(t, t->root, UF_FRAME_LEAVE, 0, base->pe, 0, NULL);
+    }
     pthread_mutex_unlock(&t->lock);
 }
 

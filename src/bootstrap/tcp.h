@@ -118,7 +118,8 @@ struct uf_tcp {
     bool root_is_here;
 };
 
-#define UF_TCP_SCRATCH 65536
+#define UF_TCP_SCRATCH   65536
+#define UF_TCP_ROOT_LEFT "PE 0 has left the world"
 
 /* tcp_conn.c. All with the lock held. */
 int uf_tcp_conn_open(uf_tcp *t, int fd, uf_tcp_role role, uint32_t limit, uf_tcp_conn **out); /* takes fd, also on failure */

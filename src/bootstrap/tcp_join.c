@@ -49,10 +49,7 @@ void uf_tcp_join_lost(uf_tcp *t, uf_tcp_conn *conn, const char *why)
     if (t->stage != UF_TCP_FORMED) {
         t->stage = UF_TCP_NOWHERE;
         snprintf(t->stage_text, sizeof t->stage_text, "%s", why);
-    } else if (t->root_left) {
-        if (t->in_step)
-            uf_tcp_note_broken(t, UF_EPEER, "PE 0 has left the world");
-    } else {
+    } else if (!t->root_left) {
         snprintf(text, sizeof text, "PE 0 died: it did not leave the world, but its connection to PE %d ended (%s)", t->base.pe,
                  why);
         uf_tcp_note_news(t, UF_EPEER, 0, text);
@@ -121,8 +118,7 @@ void uf_tcp_join_frame(uf_tcp *t, uf_tcp_conn *conn, const uf_frame *frame, cons
         break;
     case UF_FRAME_LEAVE:
         t->root_left = true;
-        if (t->in_step && !t->done)
-            uf_tcp_note_broken(t, UF_EPEER, "PE 0 has left the world");
+        uf_tcp_note_broken(t, UF_EPEER, UF_TCP_ROOT_LEFT);
         break;
     default:
         uf_tcp_join_lost(t, conn, "it sent a frame of a type that does not exist");

@@ -304,6 +304,7 @@ static size_t choose(uf_fibers *f)
     for (size_t i = 0; i < f->n; i++) {
         running += !f->fibers[i]->returned;
     }
+    // cppcheck-suppress zerodiv ; only called while somebody runs
     size_t pick = (size_t)(next_random(f) % running);
     for (;; index++) {
         if (!f->fibers[index]->returned && pick-- == 0) {

@@ -104,8 +104,8 @@ int uf_ep_wait_ready(uf_ep *ep, uf_ep_handle *h, bool combine)
 
 void uf_ep_count_copy(uf_ep *ep, size_t bytes)
 {
-    uf_count(&ep->ctx->puts, 1);
-    uf_count(&ep->ctx->bytes_local, bytes);
+    uf_tally_add(&ep->ctx->tally, UF_PUTS, 1);
+    uf_tally_add(&ep->ctx->tally, UF_BYTES_LOCAL, bytes);
 }
 
 int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle)

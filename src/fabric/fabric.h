@@ -17,24 +17,24 @@ typedef struct uf_mr uf_mr;
 
 /* What the network can do: data, from which the layers above compute. */
 typedef struct uf_fabric_caps {
-    char fabric[16];      /* "ofi" */
-    char provider[48];    /* "tcp;ofi_rxm" */
-    char detail[96];      /* device, address or domain, for people */
-    uint32_t n_rails;     /* endpoints; rail 0 is home */
-    uint32_t imm_bits;    /* 32 if an immediate of 32 bits travels AND the CQE tells who sent it; 0: no immediates, use messages */
-    bool imm_placed;      /* the sender's CQE of a WRITE_IMM means the target's CQ has the immediate; false: source reusable only */
-    bool write_placed;    /* a WRITE posted UF_WR_PLACED completes only when its bytes are in target memory */
-    bool duplicates;      /* payload may be placed a second time, until the sender's CQE */
-    bool ordered_writes;  /* informational: the network happens to keep order. Nothing may rely on it */
-    bool needs_desc;      /* local buffers must be registered (local_desc from mr_desc) */
-    bool virtual_address; /* remote addresses are the target's virtual addresses; false: offsets from the registration's start */
-    uint64_t max_message; /* largest WRITE, WRITE_IMM or READ */
-    uint32_t inline_bytes;  /* WRs up to this size may be UF_WR_SILENT: source copied when post returns */
-    uint32_t tx_depth;    /* WRs in flight per rail before post says UF_EAGAIN */
-    uint32_t cq_depth;    /* remote CQEs that fit into one rail's CQ; UINT32_MAX: the fabric itself holds senders back */
-    uint32_t max_receives;  /* messages the endpoint holds for us; UINT32_MAX likewise */
-    size_t address_bytes; /* of one endpoint address, at most UF_FABRIC_ADDRESS_MAX */
-    uint64_t rate_bytes;  /* bytes a second of one rail if known, 0 if not */
+    char fabric[16];   /* "ofi" */
+    char provider[48]; /* "tcp;ofi_rxm" */
+    char detail[96];   /* device, address or domain, for people */
+    uint32_t n_rails;  /* endpoints; rail 0 is home */
+    uint32_t imm_bits; /* 32 if an immediate of 32 bits travels AND the CQE tells who sent it; 0: no immediates, use messages */
+    bool imm_placed;   /* the sender's CQE of a WRITE_IMM means the target's CQ has the immediate; false: source reusable only */
+    bool write_placed; /* a WRITE posted UF_WR_PLACED completes only when its bytes are in target memory */
+    bool duplicates;   /* payload may be placed a second time, until the sender's CQE */
+    bool ordered_writes;   /* informational: the network happens to keep order. Nothing may rely on it */
+    bool needs_desc;       /* local buffers must be registered (local_desc from mr_desc) */
+    bool virtual_address;  /* remote addresses are the target's virtual addresses; false: offsets from the registration's start */
+    uint64_t max_message;  /* largest WRITE, WRITE_IMM or READ */
+    uint32_t inline_bytes; /* WRs up to this size may be UF_WR_SILENT: source copied when post returns */
+    uint32_t tx_depth;     /* WRs in flight per rail before post says UF_EAGAIN */
+    uint32_t cq_depth;     /* remote CQEs that fit into one rail's CQ; UINT32_MAX: the fabric itself holds senders back */
+    uint32_t max_receives; /* messages the endpoint holds for us; UINT32_MAX likewise */
+    size_t address_bytes;  /* of one endpoint address, at most UF_FABRIC_ADDRESS_MAX */
+    uint64_t rate_bytes;   /* bytes a second of one rail if known, 0 if not */
 } uf_fabric_caps;
 
 #define UF_FABRIC_ADDRESS_MAX 256
@@ -48,12 +48,12 @@ typedef struct uf_fabric_key {
 typedef struct uf_fabric_params {
     const uf_settings *settings;
     int pe, n_pes;
-    const char *provider;    /* "" = choose the best one here; else a name, case does not matter */
-    bool one_host;           /* all PEs are on this host: loopback and shm are eligible */
-    uint32_t tx_depth;       /* wanted; caps say what was got */
-    uint32_t receives;       /* messages that may arrive unconsumed at once: the fabric keeps that many receives posted */
-    uint32_t remote_cqes;    /* remote CQEs that may be outstanding at once: size of the CQ */
-    void *arg;               /* uf_world_options.fabric_arg */
+    const char *provider; /* "" = choose the best one here; else a name, case does not matter */
+    bool one_host;        /* all PEs are on this host: loopback and shm are eligible */
+    uint32_t tx_depth;    /* wanted; caps say what was got */
+    uint32_t receives;    /* messages that may arrive unconsumed at once: the fabric keeps that many receives posted */
+    uint32_t remote_cqes; /* remote CQEs that may be outstanding at once: size of the CQ */
+    void *arg;            /* uf_world_options.fabric_arg */
 } uf_fabric_params;
 
 struct uf_fabric_ops {

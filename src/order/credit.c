@@ -7,8 +7,9 @@
  *   1 receipt    it answers the peer's one outstanding quiet;
  *   1 + 1 credit returns: the next is sent only when more has been consumed than all returns before this one allowed the peer to send.
  *                So the peer has consumed this one, whatever the network did with their order. (By induction: all before it, too.)
- * A control that cannot be posted now is a bit in `control`; its value is read when it is posted, so a later one never adds a second.
- * The peer is never starved by that proof: it may send up to the last return plus all its credits, which is more than the one before. */
+ * UF_ORDER_CONTROL_RESERVE is their sum. The peer is never starved by that proof: it may send up to the last return plus all its credits,
+ * which is more than the one before. A control that cannot be posted now is a bit in `control`; its value is read when it is
+ * posted, so a later one never adds a second. */
 #include "order/internal.h"
 
 /* ---------------------------------------------------------------- flows with something to post */

@@ -111,7 +111,7 @@ bool uf_order_lane_fence(uf_order *o, uf_order_lane *lane)
     if (!uf_order_lane_boundary(o, lane, true, &last))
         return false;
     lane->fence = last;
-    lane->fence_seen = lane->ctx->fence_epoch;
+    lane->fence_seen = __atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -259,7 +259,7 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
     *l = (uf_order_lane){
         .ctx = ctx,
         .flow = &order->flows[flow],
-        .fence_seen = ctx->fence_epoch,
+        .fence_seen = __atomic_load_n(&ctx->fence_epoch, __ATOMIC_RELAXED),
         .oldest = 1,
         .ordered = ctx->ordered && order->config.immediates,
         .adds = !ctx->ordered && order->config.immediates,

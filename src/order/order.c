@@ -7,8 +7,7 @@
 #include <stdlib.h>
 
 enum {
-    CONTROL_RESERVE = 4, /* credit.c: 1 quiet, 1 receipt, 1 + 1 credit returns */
-    COUNT_RESERVE = 2,   /* rail.c: 1 question, 1 answer */
+    COUNT_RESERVE = 2, /* rail.c: 1 question, 1 answer */
     ALIGN = 64,
 };
 
@@ -69,7 +68,7 @@ uint64_t uf_order_receives(const uf_order_config *config)
 {
     uint64_t flow = config->message_credits;
     if (!config->immediates)
-        flow += CONTROL_RESERVE;
+        flow += UF_ORDER_CONTROL_RESERVE;
     if (config->n_rails > 1)
         flow += COUNT_RESERVE;
     return flow * config->n_flows * config->n_rails;
@@ -77,7 +76,7 @@ uint64_t uf_order_receives(const uf_order_config *config)
 
 uint64_t uf_order_remote_cqes(const uf_order_config *config)
 {
-    uint64_t flow = (uint64_t)config->credits + CONTROL_RESERVE;
+    uint64_t flow = (uint64_t)config->credits + UF_ORDER_CONTROL_RESERVE;
     return config->immediates ? flow * config->n_flows * config->n_rails : 0;
 }
 

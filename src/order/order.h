@@ -26,18 +26,20 @@ typedef struct uf_order_lane uf_order_lane;
 
 /* ---------------------------------------------------------------- creation */
 
-/* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow and rail:
- * credit.c shows that no more can be outstanding. */
-enum { UF_ORDER_CONTROL_RESERVE = 8 };
+/* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow: credit.c shows
+ * that no more can be outstanding. With several rails use uf_order_remote_cqes and uf_order_receives, which count all. */
+enum { UF_ORDER_CONTROL_RESERVE = 4 };
 
 typedef struct uf_order_config {
     uint32_t self, n_flows; /* this PE; flows are numbered by peer PE */
     uint32_t n_rails;
     uint32_t window;          /* largest W of a lane: power of two, 2..2^15 */
     uint32_t credits;         /* immediates in flight per flow before the peer has consumed some, at least 4 */
-    uint32_t message_credits; /* messages in flight per flow, at least 2; also the size of its pool of held messages */
+    uint32_t message_credits; /* messages in flight per flow, at least 2: up to half of them, at most max_fetches, are kept for
+                                 answers; also the size of its pool of held messages */
     uint32_t tx_depth;        /* WRs in flight on this endpoint, all rails: size of the cookie table */
-    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN */
+    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. More than
+                                 n_flows, so that peers which do not move leave room for the others */
     uint32_t max_lanes;       /* receiver's pool: lanes of all peers that may use sequences here at once */
     uint32_t max_local_lanes; /* lanes that may be open on our side at once */
     uint32_t max_fetches;     /* fetching atomics in flight per flow */
@@ -86,7 +88,7 @@ void uf_order_destroy(uf_order *order);
 
 /* The part of a context that lanes share. Owned by the caller, must outlive its lanes. */
 typedef struct uf_order_ctx {
-    uint64_t fence_epoch; /* uf_fence adds 1; lanes compare lazily */
+    uint64_t fence_epoch; /* uf_fence adds 1, atomically: any thread may; lanes compare lazily */
     uint32_t window;      /* W for this context's lanes, a power of two <= config.window */
     bool ordered;         /* UF_ORDERED */
 } uf_order_ctx;
@@ -152,8 +154,8 @@ void uf_order_fail_flow(uf_order *order, uint32_t flow, int status);
 /* Several rails only: the caller found the CQ of `rail` empty, and has handed in everything that it took from it before. Call it at
  * each such look; it costs one comparison. */
 void uf_order_drained(uf_order *order, uint32_t rail);
-/* A rail broke: call it after the last CQE of it was handed in, instead of handing in its errors. Plain puts and sequenced WRs in flight on it are sent again over another; an immediate without a sequence is
- * settled by asking for the counts (rule 16). */
+/* A rail broke: call it after the last CQE of it was handed in, instead of handing in its errors. Plain puts and sequenced WRs in
+ * flight on it are sent again over another; an immediate without a sequence is settled by asking for the counts (rule 16). */
 int uf_order_fail_rail(uf_order *order, uint32_t rail);
 
 /* ---------------------------------------------------------------- looking in */

@@ -297,7 +297,8 @@ int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op)
     uf_order_hold hold = UF_HOLD_RAIL;
     if (uf_unlikely(lane->status))
         return ended(order, lane);
-    if (uf_unlikely(lane->ctx->fence_epoch != lane->fence_seen) && !uf_order_lane_fence(order, lane))
+    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen) &&
+        !uf_order_lane_fence(order, lane))
         return UF_EAGAIN;
     if (uf_unlikely(lane->fence) && uf_order_lane_done_there(lane, lane->fence))
         lane->fence = 0;

@@ -2,6 +2,7 @@
  *
  * The engine applies them with the same instructions as mapped peers do, so both may work on one word at once. */
 #include "base/error.h"
+#include "world/foreign.h"
 #include "world/world.h"
 
 #define APPLY(type)                                                                                                              \
@@ -94,6 +95,22 @@ static int submit(uf_ctx *ctx, uf_order_op *op, uint64_t *old, int pe, unsigned 
     return rc;
 }
 
+/* On a mapped peer's word; one in a window over another process's own buffer is updated by its owner. */
+static int apply_near(uf_world *w, uf_atomic_op op, int width, const void *dst, uint64_t operand, uint64_t compare, int pe,
+                      uint64_t *before)
+{
+    const uf_region *r = uf_memory_find(w, dst, (size_t)width);
+    if (!r)
+        return refuse_word(w, dst, width);
+    void *word = uf_ptr(w, dst, pe);
+    if (!word) {
+        uint64_t foreign = r->addresses[pe] + (uint64_t)((const unsigned char *)dst - r->base);
+        return uf_foreign_atomic(w, pe, foreign, (uint8_t)op, (uint8_t)width, operand, compare, before);
+    }
+    *before = uf_atomic_apply(word, (uint8_t)op, (uint8_t)width, operand, compare);
+    return UF_OK;
+}
+
 static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t operand, uint64_t compare, uint64_t *old, int pe,
                  unsigned flags, uf_request **request)
 {
@@ -102,12 +119,9 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
         return rc;
     uf_world *w = ctx->world;
     if (w->peers[pe].mapped) {
-        /* The last byte decides: an object that starts in mapped memory ends there. */
-        void *word = uf_ptr(w, dst, pe);
-        if (!uf_memory_find(w, dst, (size_t)width) || !word)
-            return refuse_word(w, dst, width);
-        uint64_t before = uf_atomic_apply(word, (uint8_t)op, (uint8_t)width, operand, compare);
-        if (op >= UF_ATOMIC_FETCH)
+        uint64_t before;
+        rc = apply_near(w, op, width, dst, operand, compare, pe, &before);
+        if (!rc && op >= UF_ATOMIC_FETCH)
             *old = before;
     } else {
         uf_region *r = uf_memory_find(w, dst, (size_t)width);
@@ -122,7 +136,7 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
         rc = submit(ctx, &o, old, pe, flags, request);
     }
     if (!rc)
-        uf_count(&ctx->atomics, 1);
+        uf_tally_add(&ctx->tally, UF_ATOMICS, 1);
     return rc;
 }
 

@@ -188,6 +188,12 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
     return uf_world_check(w);
 }
 
+/* Nobody waits for mapped memory, so nobody needs the clock. */
+static uint64_t completion_deadline(uf_world *w)
+{
+    return w->fabric ? uf_world_deadline(w, w->timeout_ns) : UINT64_MAX;
+}
+
 static int complete_test(uf_ctx *ctx, bool remote)
 {
     uf_world *w = ctx->world;
@@ -214,7 +220,7 @@ int uf_fence(uf_ctx *ctx)
     /* Mapped peers: a release fence orders the stores. Network lanes look at the epoch when they are next used (rule 7). */
     atomic_thread_fence(memory_order_release);
     __atomic_fetch_add(&ctx->order.fence_epoch, 1, __ATOMIC_RELAXED);
-    uf_count(&ctx->fences, 1);
+    uf_tally_add(&ctx->tally, UF_FENCES, 1);
     return UF_OK;
 }
 
@@ -222,8 +228,8 @@ int uf_quiet(uf_ctx *ctx)
 {
     if (!ctx)
         return uf_fail(UF_EINVAL, "uf_quiet: argument ctx is NULL");
-    uf_count(&ctx->quiets, 1);
-    return uf_ctx_complete(ctx, -1, true, uf_world_deadline(ctx->world, ctx->world->timeout_ns));
+    uf_tally_add(&ctx->tally, UF_QUIETS, 1);
+    return uf_ctx_complete(ctx, -1, true, completion_deadline(ctx->world));
 }
 
 int uf_quiet_pe(uf_ctx *ctx, int pe)
@@ -232,8 +238,8 @@ int uf_quiet_pe(uf_ctx *ctx, int pe)
         return uf_fail(UF_EINVAL, "uf_quiet_pe: argument ctx is NULL");
     if (!uf_world_check_pe(ctx->world, pe))
         return uf_fail(UF_ERANGE, "uf_quiet_pe: there is no PE %d in a world of %d PEs", pe, ctx->world->n_pes);
-    uf_count(&ctx->quiets, 1);
-    return uf_ctx_complete(ctx, pe, true, uf_world_deadline(ctx->world, ctx->world->timeout_ns));
+    uf_tally_add(&ctx->tally, UF_QUIETS, 1);
+    return uf_ctx_complete(ctx, pe, true, completion_deadline(ctx->world));
 }
 
 int uf_quiet_test(uf_ctx *ctx)
@@ -245,7 +251,7 @@ int uf_flush(uf_ctx *ctx)
 {
     if (!ctx)
         return uf_fail(UF_EINVAL, "uf_flush: argument ctx is NULL");
-    return uf_ctx_complete(ctx, -1, false, uf_world_deadline(ctx->world, ctx->world->timeout_ns));
+    return uf_ctx_complete(ctx, -1, false, completion_deadline(ctx->world));
 }
 
 int uf_flush_test(uf_ctx *ctx)

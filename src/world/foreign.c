@@ -43,18 +43,27 @@ int uf_foreign_create(uf_world *w)
 /* ---------------------------------------------------------------- owner */
 
 /* Only windows may be reached so: a heap is mapped, and nothing else is anybody's business. */
-static int in_a_window(void *arg, uint32_t pe, uint64_t address, size_t bytes, bool write)
+static int in_a_window(void *arg, uint32_t pe, uint64_t address, size_t bytes, uf_local_ask ask)
 {
     uf_world *w = arg;
     (void)pe;
-    (void)write;
+    (void)ask;
     const uf_region *r = uf_memory_find(w, (const void *)(uintptr_t)address, bytes);
     return r && r->heap_offset == SIZE_MAX ? UF_OK : UF_ERANGE;
 }
 
+static void apply(void *arg, uint64_t address, uf_local_atomic *a)
+{
+    (void)arg;
+    a->old = uf_atomic_apply((void *)(uintptr_t)address, a->op, a->width, a->operand, a->compare);
+}
+
 int uf_foreign_serve(uf_world *w)
 {
-    return w->inbox ? uf_local_inbox_serve(w->inbox, in_a_window, w, SERVE_AT_ONCE) : 0;
+    if (!w->inbox)
+        return 0;
+    const uf_local_inbox_owner owner = {w, in_a_window, apply};
+    return uf_local_inbox_serve(w->inbox, &owner, SERVE_AT_ONCE);
 }
 
 static bool lives(void *arg, uint32_t pe)
@@ -86,10 +95,11 @@ static uf_local_inbox *inbox_of(uf_world *w, int pe)
     return (uf_local_inbox *)(void *)(w->peers[pe].range.base + offset);
 }
 
-static int through_inbox(uf_world *w, int pe, bool put, uint64_t remote, void *local, size_t bytes)
+static int through_inbox(uf_world *w, int pe, uf_local_ask ask, uint64_t remote, void *local, size_t bytes)
 {
+    static const char *const names[] = {"get", "put", "signal or atomic"};
     uf_local_transfer t;
-    uf_local_transfer_start(&t, inbox_of(w, pe), (uint32_t)w->pe, put, remote, local, bytes);
+    uf_local_transfer_start(&t, inbox_of(w, pe), (uint32_t)w->pe, ask, remote, local, bytes);
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
     int rc;
     for (uint32_t round = 0; (rc = uf_local_transfer_step(&t)) == UF_EAGAIN; round++) {
@@ -102,11 +112,10 @@ static int through_inbox(uf_world *w, int pe, bool put, uint64_t remote, void *l
             return rc;
         return uf_fail(
             rc,
-            "PE %d: a %s of %zu bytes %s a window of PE %d, a process of this host, has come to %zu bytes within %llu ms "
+            "PE %d: a %s of %zu bytes in a window of PE %d, a process of this host, has come to %zu bytes within %llu ms "
             "(UNFENCE_TIMEOUT): the PE makes no progress, and this system forbids copying without it "
             "(sysctl kernel.yama.ptrace_scope=0 allows it)",
-            w->pe, put ? "put" : "get", bytes, put ? "into" : "from", pe, finished,
-            (unsigned long long)(w->timeout_ns / 1000000));
+            w->pe, names[ask], bytes, pe, finished, (unsigned long long)(w->timeout_ns / 1000000));
     }
     return rc;
 }
@@ -128,11 +137,23 @@ static bool refused(uf_world *w, int pe, int rc)
 int uf_foreign_put(uf_world *w, int pe, uint64_t remote, const void *local, size_t bytes)
 {
     int rc = must_ask(w, pe) ? UF_EUNSUPPORTED : uf_local_copy_to(&w->peers[pe].identity, remote, local, bytes);
-    return refused(w, pe, rc) ? through_inbox(w, pe, true, remote, (void *)(uintptr_t)local, bytes) : rc;
+    return refused(w, pe, rc) ? through_inbox(w, pe, UF_LOCAL_ASK_WRITE, remote, (void *)(uintptr_t)local, bytes) : rc;
 }
 
 int uf_foreign_get(uf_world *w, int pe, uint64_t remote, void *local, size_t bytes)
 {
     int rc = must_ask(w, pe) ? UF_EUNSUPPORTED : uf_local_copy_from(&w->peers[pe].identity, remote, local, bytes);
-    return refused(w, pe, rc) ? through_inbox(w, pe, false, remote, local, bytes) : rc;
+    return refused(w, pe, rc) ? through_inbox(w, pe, UF_LOCAL_ASK_READ, remote, local, bytes) : rc;
+}
+
+int uf_foreign_atomic(uf_world *w, int pe, uint64_t remote, uint8_t op, uint8_t width, uint64_t operand, uint64_t compare,
+                      uint64_t *old)
+{
+    uf_local_atomic a = {.operand = operand, .compare = compare, .op = op, .width = width};
+    if (!w->inbox)
+        return uf_fail(UF_EINTERNAL, "PE %d: PE %d is another process of this host, but there is no inbox", w->pe, pe);
+    int rc = through_inbox(w, pe, UF_LOCAL_ASK_ATOMIC, remote, &a, sizeof a);
+    if (!rc)
+        *old = a.old;
+    return rc;
 }

@@ -12,6 +12,9 @@ int uf_foreign_create(uf_world *w);
 /* Copies `bytes` between `local` and address `remote` of PE `pe`'s process. `local` is only read by a put. */
 int uf_foreign_put(uf_world *w, int pe, uint64_t remote, const void *local, size_t bytes);
 int uf_foreign_get(uf_world *w, int pe, uint64_t remote, void *local, size_t bytes);
+/* Updates a word there, which no other processor can do atomically: the owner does. `*old` is what it was. */
+int uf_foreign_atomic(uf_world *w, int pe, uint64_t remote, uint8_t op, uint8_t width, uint64_t operand, uint64_t compare,
+                      uint64_t *old);
 /* Makes the copies that others have asked for. One load if there are none. Any thread. */
 int uf_foreign_serve(uf_world *w);
 /* The same until there is a pause, and looks after what dead PEs have left. For the tick. */

@@ -194,7 +194,9 @@ static int grow_heap(uf_world *w, size_t bytes, wish *all)
     }
     publish(w, r);
     atomic_store_explicit(&w->heap_used, w->range.used, memory_order_release);
-    return uf_heap_grow(w->heap, bytes); /* cannot fail: uf_memory_alloc has compared with max */
+    rc = uf_heap_grow(w->heap, bytes); /* cannot fail: uf_memory_alloc has compared with max */
+    /* Nobody signals a word of the segment before its owner has published it: its engine would find no word there. */
+    return rc || !w->fabric ? rc : uf_bootstrap_barrier(w->bootstrap, w->timeout_ns);
 }
 
 int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, void **ptr)

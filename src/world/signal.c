@@ -89,23 +89,37 @@ static int timed_out(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, 
                    (const void *)sig, (unsigned long long)uf_signal_fetch(sig), cmp_text(cmp), (unsigned long long)value, how);
 }
 
-/* A few looks at the cache line cost less than one turn through the engine. */
-static inline bool look(const uf_world *w, const uint64_t *sig, int cmp, uint64_t value)
+/* Looks at the word alone, `looks` times: that costs less than one turn through the engine or the driver, and the answer of a near peer is
+ * there within a few hundred. The comparison that nearly all waits use has a loop of its own. */
+static inline bool look(const uint64_t *sig, int cmp, uint64_t value, uint32_t looks)
 {
-    for (int i = w->fabric ? 1 : 16; i > 0; i--)
+    if (cmp == UF_GE) {
+        do
+            if (uf_signal_fetch(sig) >= value)
+                return true;
+        while (--looks > 0);
+        return false;
+    }
+    do
         if (holds(uf_signal_fetch(sig), cmp, value))
             return true;
+    while (--looks > 0);
     return false;
 }
 
+enum { FIRST_ROUNDS = 32 }; /* before wait_step's first look at the deadline */
+
 static int wait_word(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, int pe, uint64_t timeout_ns)
 {
-    if (look(w, sig, cmp, value))
+    if (look(sig, cmp, value, w->first_looks))
         return UF_OK;
-    uint64_t deadline = uf_world_deadline(w, timeout_ns);
+    uint64_t deadline = UINT64_MAX;
     for (uint32_t round = 0;; round++) {
+        /* A wait that is over soon never reads the clock. */
+        if (round == FIRST_ROUNDS)
+            deadline = uf_world_deadline(w, timeout_ns);
         int rc = uf_world_wait_step(w, round, deadline);
-        if (look(w, sig, cmp, value))
+        if (look(sig, cmp, value, w->looks))
             return UF_OK;
         if (!rc && timeout_ns == 0)
             rc = uf_world_check(w) ? uf_world_check(w) : UF_ETIMEDOUT;
@@ -141,10 +155,10 @@ int uf_progress(uf_world *w)
 int uf_test(uf_world *w, const uint64_t *sig, int cmp, uint64_t value)
 {
     int rc = check(w, "uf_test", sig, cmp);
-    if (rc || look(w, sig, cmp, value))
+    if (rc || look(sig, cmp, value, 1))
         return rc;
     rc = uf_progress(w);
-    if (rc || look(w, sig, cmp, value))
+    if (rc || look(sig, cmp, value, 1))
         return rc;
     return uf_fail(UF_EAGAIN, "PE %d: the signal word at %p does not compare %s %llu yet", w->pe, (const void *)sig,
                    cmp_text(cmp), (unsigned long long)value);

@@ -1,6 +1,6 @@
 /* world.h - what the files of this room share: the world, its peers, its memory, its contexts.
  *
- * world.c creates and ends it, memory.c owns symmetric memory (heap segments and windows), context.c contexts and completion,
+ * world.c creates and ends it, paths.c chooses what reaches each peer, memory.c owns symmetric memory (heap segments and windows), context.c contexts and completion,
  * rma.c puts and gets, signal.c signal words and waits, atomic.c atomics, team.c and collective.c the rest. Two ways lead to a peer and are
  * fixed at creation: `mapped` (its memory is in our address space: the caller does the work with loads and stores) and the
  * engine (everything else). Self is always mapped.
@@ -9,6 +9,7 @@
 #ifndef UF_WORLD_WORLD_H
 #define UF_WORLD_WORLD_H
 
+#include "base/tally.h"
 #include "bootstrap/bootstrap.h"
 #include "engine/engine.h"
 #include "fabric/local/local.h"
@@ -67,7 +68,7 @@ struct uf_ctx {
     uf_world *world;
     uf_order_ctx order;
     uf_ctx *next; /* in world->contexts */
-    _Atomic uint64_t puts, gets, signals, atomics, bytes_local, bytes_network, fences, quiets;
+    uf_tally tally;
     pthread_mutex_t opening;          /* of lanes */
     _Atomic(uf_order_lane *) lanes[]; /* [n_pes], NULL until the first network operation to that peer */
 };
@@ -76,8 +77,9 @@ struct uf_world {
     int pe, n_pes;
     uf_settings settings;
     uint64_t timeout_ns;
-    const uf_driver *driver; /* what blocking calls wait with */
-    uf_driver setup_driver;  /* the same with progress in relax(), for the bootstrap */
+    uint32_t first_looks, looks; /* at a word before a wait turns to engine and driver: at once, and between turns */
+    const uf_driver *driver;     /* what blocking calls wait with */
+    uf_driver setup_driver;      /* the same with progress in relax(), for the bootstrap */
     uf_bootstrap *bootstrap;
     uf_fabric *fabric; /* NULL if every peer is mapped */
     uf_engine *engine;
@@ -194,12 +196,6 @@ void uf_requests_free(uf_world *w);
 int uf_request_wait(uf_world *w, uf_request *r, const char *call, int pe, uint64_t *value);
 /* Edge of the engine. */
 void uf_request_done(void *world, uint64_t user, int status, uint64_t value);
-
-/* Adds to a counter that several threads may share, without the cost of ordering. */
-static inline void uf_count(_Atomic uint64_t *counter, uint64_t n)
-{
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
-}
 
 /* ---------------------------------------------------------------- teams (team.c) */
 

@@ -178,6 +178,8 @@ int judge_apply(world *w, uint32_t index, const uf_order_signal *s, uint64_t *ol
         else
             check_bytes(w, id, "when its signal is applied");
     }
+    if (is_put(op) && (op->op.flags & UF_SETTLED) && op->captured != all_bytes(op))
+        violation(w, "G13: settled signal %u was applied while the network may still write its bytes", id);
     check_order(w, id);
     op->applied = true;
     w->result->applied++;

@@ -44,8 +44,9 @@ int main(int argc, char **argv)
         uint64_t seed = 0;
         named |= mutants[i].bit;
         while (seed < seeds && !result.violation[0]) {
-            run_options options = {.seed = seed++, .n_ops = 200, .mutations = mutants[i].bit};
+            run_options options = {.seed = seed, .n_ops = 200, .mutations = mutants[i].bit};
             run_seed(&options, &result);
+            seed++;
         }
         printf("%s: %s after %llu seeds: %.90s\n", mutants[i].what, result.violation[0] ? "found" : "SURVIVED",
                (unsigned long long)seed, result.violation);

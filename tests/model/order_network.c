@@ -117,7 +117,7 @@ static void push(world *w, wire_wr *x)
         if (++c->message[x->src] > uf_order_receives(&w->config) / w->n_pes)
             violation(w, "G8: PE %u has more messages from PE %u than its credits", x->wr.peer, x->src);
     } else if (uf_imm_kind(e->imm) == UF_IMM_CONTROL) {
-        if (++c->control[x->src] > 4 * w->config.n_rails)
+        if (++c->control[x->src] > UF_ORDER_CONTROL_RESERVE * w->config.n_rails)
             violation(w, "G8: PE %u has %u controls from PE %u", x->wr.peer, c->control[x->src], x->src);
     } else if (++c->immediate[x->src] > w->config.credits * w->config.n_rails) {
         violation(w, "G8: PE %u has more immediates from PE %u than its credits", x->wr.peer, x->src);

@@ -214,7 +214,7 @@ static bool submit_one(world *w, uint32_t src, uint32_t dst)
         uint32_t last = to->owner[src][op->slot] - 1u, at = (uint32_t)(w->ops[last].op.remote % SLOT_STRIDE);
         for (uint32_t i = 0; i < w->ops[last].op.bytes; i++)
             if (to->memory[src][op->slot][at + i] != pattern(last, i))
-                violation(w, "G8b: bytes of operation %u were overwritten by a late duplicate", last);
+                violation(w, "G14: bytes of operation %u were overwritten by a late duplicate", last);
     }
     w->n_ops++;
     lane_record *l = &p->lane[op->ctx][dst];

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PES = 8, WIRES = 3, STEP_NS = 1000 };
+enum { MAX_PES = 8, STEP_NS = 1000 };
 
 #define VIRTUAL_LIMIT_NS UINT64_C(60000000000)
 
@@ -22,7 +22,7 @@ typedef struct scene {
     int n;
     uf_fibers *fibers;
     uf_group *group;
-    uf_shuffle_wire *wire[WIRES];
+    uf_shuffle_wire *wire[RUNNER_WIRES];
     int failures;
     suite_result result;
 } scene;
@@ -71,49 +71,46 @@ static void choose_settings(uint64_t seed)
     setenv("UNFENCE_SIGNALS", "4096", 1);
 }
 
+int runner_wires_open(const char *profile, uint64_t seed, int n, uf_shuffle_wire *wires[RUNNER_WIRES])
+{
+    int rc = UF_OK;
+    for (int i = 0; rc == UF_OK && i < RUNNER_WIRES; i++) {
+        uf_shuffle_knobs knobs;
+        rc = uf_shuffle_profile(profile, seed * RUNNER_WIRES + (uint64_t)i, n, &knobs);
+        if (rc == UF_OK)
+            rc = uf_shuffle_create(&knobs, &wires[i]);
+    }
+    return rc;
+}
+
+/* What the network has to say afterwards: nothing, one hopes. `passed`: no test failed. */
+int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed)
+{
+    int faults = 0;
+    for (int i = 0; i < RUNNER_WIRES && wires[i]; i++) {
+        char first[256];
+        uf_shuffle_counters counters;
+        uint32_t violations = uf_shuffle_violations(wires[i], first, sizeof first);
+        uf_shuffle_counters_get(wires[i], &counters);
+        if (violations > 0) {
+            fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, first);
+            faults++;
+        }
+        if (counters.lost > 0 && i == 0 && passed) { /* on other wires tests end worlds by abort, which may drop what flies */
+            fprintf(stderr, "FAILED  %llu work requests were completed and then lost\n", (unsigned long long)counters.lost);
+            faults++;
+        }
+        uf_shuffle_destroy(wires[i]);
+    }
+    return faults;
+}
+
 static int open_scene(scene *s)
 {
     int rc = uf_fibers_create(s->seed, STEP_NS, &s->fibers);
     if (rc == UF_OK)
         rc = uf_group_create(s->n, &s->group);
-    for (int i = 0; rc == UF_OK && i < WIRES; i++) {
-        uf_shuffle_knobs knobs;
-        rc = uf_shuffle_profile(s->profile, s->seed * WIRES + (uint64_t)i, s->n, &knobs);
-        if (rc == UF_OK)
-            rc = uf_shuffle_create(&knobs, &s->wire[i]);
-    }
-    return rc;
-}
-
-static void close_scene(scene *s)
-{
-    for (int i = 0; i < WIRES; i++) {
-        uf_shuffle_destroy(s->wire[i]);
-    }
-    uf_group_destroy(s->group);
-    uf_fibers_destroy(s->fibers);
-}
-
-/* What the network has to say afterwards: nothing, one hopes. */
-static int judge_wires(const scene *s)
-{
-    int faults = 0;
-    for (int i = 0; i < WIRES; i++) {
-        char first[256];
-        uf_shuffle_counters counters;
-        uint32_t violations = uf_shuffle_violations(s->wire[i], first, sizeof first);
-        uf_shuffle_counters_get(s->wire[i], &counters);
-        if (violations > 0) {
-            fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, first);
-            faults++;
-        }
-        if (counters.lost > 0 && i == 0 &&
-            s->failures == 0) { /* on other wires tests end worlds by abort, which may drop what flies */
-            fprintf(stderr, "FAILED  %llu work requests were completed and then lost\n", (unsigned long long)counters.lost);
-            faults++;
-        }
-    }
-    return faults;
+    return rc == UF_OK ? runner_wires_open(s->profile, s->seed, s->n, s->wire) : rc;
 }
 
 /* 0 if the run passed; the trace of turns and movements in *trace. */
@@ -131,14 +128,17 @@ static int run_seed(const runner_options *o, const char *profile, uint64_t seed,
         rc = uf_fibers_run(s.fibers, VIRTUAL_LIMIT_NS);
     if (rc != UF_OK)
         fprintf(stderr, "FAILED  %s: %s\n", uf_error_name(rc), uf_error_message());
-    int faults = rc == UF_OK ? s.failures + judge_wires(&s) : 1;
+    *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ uf_shuffle_trace(s.wire[0]) : 0;
+    int faults = 1;
+    if (rc == UF_OK) { /* else fibers still stand in the middle of things, and keep them */
+        faults = s.failures + runner_wires_close(s.wire, s.failures == 0);
+        uf_group_destroy(s.group);
+        uf_fibers_destroy(s.fibers);
+    }
     if (faults)
         fprintf(stderr, "        again: core_suite --mode fibers --profile %s --seed %llu --n %d%s%s\n", profile,
                 (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
-    *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ uf_shuffle_trace(s.wire[0]) : 0;
     *result = s.result;
-    if (rc == UF_OK)
-        close_scene(&s); /* else fibers still stand in the middle of things */
     return faults;
 }
 

@@ -1,6 +1,7 @@
 /* core_main.c - core_suite: the core's promises, on the fabric and with the kind of PEs that the command line names.
  *
  *   core_suite --fabric ofi:tcp --n 4 [--mode processes|threads] [--tests PART-OF-NAME]
+ *   core_suite --mode threads --fabric shuffle:chaos    threads over the adversarial network: for sanitizers
  *   core_suite --mode fibers [--profile reorder] [--seed 17 --seeds 1]
  *   core_suite --mode pe          one PE of a job that somebody else started (`unfence run`, torchrun, netns.sh)
  * The suite knows nothing of this; a new fabric needs a --fabric name and nothing else. */
@@ -60,9 +61,11 @@ int runner_threads(const runner_options *o)
 {
     pe_thread pes[MAX_PES];
     uf_group *group = NULL;
+    uf_shuffle_wire *wires[RUNNER_WIRES] = {NULL};
+    bool shuffle = o->fabric && strncmp(o->fabric, "shuffle:", 8) == 0;
     int failed = 0;
     alarm(o->timeout); /* a hang ends with SIGALRM, which the harness reports */
-    if (uf_group_create(o->n, &group) != UF_OK) {
+    if (uf_group_create(o->n, &group) != UF_OK || (shuffle && runner_wires_open(o->fabric + 8, o->seed, o->n, wires) != UF_OK)) {
         fprintf(stderr, "core_suite: %s\n", uf_error_message());
         return 1;
     }
@@ -71,6 +74,13 @@ int runner_threads(const runner_options *o)
         pes[pe].place.pe = pe;
         pes[pe].place.n = o->n;
         pes[pe].place.group = group;
+        if (shuffle) {
+            pes[pe].place.fabric = NULL;
+            pes[pe].place.fabric_ops = &uf_shuffle_fabric;
+            pes[pe].place.fabric_arg = wires[0];
+            pes[pe].place.more_fabric_args[0] = wires[1];
+            pes[pe].place.more_fabric_args[1] = wires[2];
+        }
         if (pthread_create(&pes[pe].thread, NULL, thread_main, &pes[pe])) {
             fprintf(stderr, "core_suite: no thread for PE %d\n", pe);
             return 1;
@@ -81,6 +91,7 @@ int runner_threads(const runner_options *o)
         failed += pes[pe].rc;
     }
     uf_group_destroy(group);
+    failed += runner_wires_close(wires, failed == 0);
     return finish("threads", &pes[0].result, failed);
 }
 

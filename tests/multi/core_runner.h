@@ -2,6 +2,7 @@
 #ifndef UF_TESTS_CORE_RUNNER_H
 #define UF_TESTS_CORE_RUNNER_H
 
+#include "support/shuffle_fabric.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,5 +23,11 @@ int runner_threads(const runner_options *o);
 int runner_processes(const runner_options *o, char *const argv[]);
 int runner_one_pe(const runner_options *o);
 int runner_fibers(const runner_options *o);
+
+/* The adversarial network of one process: a wire for the suite's world and two for worlds beside it. Close says what broke fabric.h, or
+ * was lost although all tests passed; 0 if nothing. */
+enum { RUNNER_WIRES = 3 };
+int runner_wires_open(const char *profile, uint64_t seed, int n, uf_shuffle_wire *wires[RUNNER_WIRES]);
+int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed);
 
 #endif

@@ -91,6 +91,25 @@ static int while_the_owner_computes(uf_world *w, unsigned char *buffer, process_
     return 0;
 }
 
+/* A signal word and a counter inside a window of plain memory: all update PE 0's, which waits. */
+static int words_in_a_window(uf_world *w, unsigned char *buffer, process_report *report)
+{
+    uint64_t *words = (uint64_t *)(void *)buffer, old = 0;
+    uf_ctx *ctx = uf_ctx_default(w);
+    enum { TIMES = 50 };
+    words[0] = words[1] = 0;
+    if (uf_barrier(uf_team_world(w)))
+        return tell(report, "barrier before words");
+    for (int i = 0; i < TIMES; i++)
+        if (uf_atomic_fetch_add64(ctx, &words[1], 1, &old, 0) || uf_signal(ctx, &words[0], UF_SIGNAL_ADD, 2, 0, UF_STRONG))
+            return tell(report, "atomic or signal");
+    if (old < TIMES - 1)
+        return tell(report, "a fetched value");
+    if (uf_world_pe(w) == 0 && (uf_wait(w, &words[0], UF_EQ, 2 * TIMES * N_PES, 30000000000u) || words[1] != TIMES * N_PES))
+        return tell(report, "the words' sums");
+    return uf_barrier(uf_team_world(w)) ? tell(report, "barrier after words") : 0;
+}
+
 static int outside_of_a_window(uf_world *w, uf_window *window, process_report *report)
 {
     unsigned char byte = 1;
@@ -122,6 +141,8 @@ static int body(process_table *table, int pe)
         bad = exchange(w, buffer, came, report, step);
     if (!bad)
         bad = while_the_owner_computes(w, buffer, table, report);
+    if (!bad)
+        bad = words_in_a_window(w, buffer, report);
     if (!bad)
         bad = outside_of_a_window(w, window, report);
     if (!bad && (uf_barrier(uf_team_world(w)) || uf_unregister(window) || uf_world_destroy(w)))

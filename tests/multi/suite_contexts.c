@@ -14,9 +14,11 @@ static void hundred_and_29_contexts_to_one_peer(suite *s)
     }
     for (uint64_t i = 0; i < depth && !s->failed; i++) {
         for (int c = 0; c < CONTEXTS && !s->failed; c++) {
+            /* Weak sets of one word may overtake each other, so every set is strong; for adds it makes no difference. */
+            bool add = c % 2;
             CHECK_OK(s, uf_put_signal_nbi(ctx[c], s->data + c * 8, s->out + c * 8, 8, &s->signals[c],
-                                          c % 2 ? UF_SIGNAL_ADD : UF_SIGNAL_SET, c % 2 ? 1 : i + 1, s->right,
-                                          c % 5 ? UF_WEAK : UF_STRONG));
+                                          add ? UF_SIGNAL_ADD : UF_SIGNAL_SET, add ? 1 : i + 1, s->right,
+                                          add && c % 5 ? UF_WEAK : UF_STRONG));
         }
     }
     for (int c = 0; c < CONTEXTS && !s->failed; c++) {

@@ -80,12 +80,12 @@ static void destroy_in_the_middle_of_traffic_is_clean(suite *s)
         uf_ctx *ctx = NULL;
         if (!suite_open_other(s, 0, &w))
             return;
-        CHECK_OK(s, uf_malloc(w, 4096, 0, &p));
+        CHECK_OK(s, uf_malloc(w, (size_t)s->n * 4096, 0, &p));
         CHECK_OK(s, uf_signal_alloc(w, 1, UF_SIGNAL_DEFAULT, &sig));
         CHECK_OK(s, uf_ctx_create(w, NULL, &ctx)); /* and not destroyed: it dies with its world */
         for (int i = 0; i < 200 && !s->failed; i++) {
-            CHECK_OK(s, uf_put_signal_nbi(i % 2 ? ctx : uf_ctx_default(w), p, s->out, (size_t)i * 20, sig,
-                                          i % 3 ? UF_SIGNAL_ADD : UF_SIGNAL_SET, 1, (s->pe + i) % s->n,
+            CHECK_OK(s, uf_put_signal_nbi(i % 2 ? ctx : uf_ctx_default(w), (unsigned char *)p + s->pe * 4096, s->out,
+                                          (size_t)i * 20, sig, i % 3 ? UF_SIGNAL_ADD : UF_SIGNAL_SET, 1, (s->pe + i) % s->n,
                                           i % 5 ? UF_WEAK : UF_STRONG));
         }
         CHECK_OK(s, suite_close_other(s, w));

@@ -173,14 +173,27 @@ typedef struct window {
     _Atomic int asked;
 } window;
 
-static int check_window(void *arg, uint32_t pe, uint64_t address, size_t bytes, bool write)
+static int check_window(void *arg, uint32_t pe, uint64_t address, size_t bytes, uf_local_ask ask)
 {
     window *w = arg;
     (void)pe;
-    (void)write;
+    (void)ask;
     atomic_fetch_add(&w->asked, 1);
     uint64_t base = (uint64_t)(uintptr_t)w->base;
     return address >= base && bytes <= w->bytes && address - base <= w->bytes - bytes ? UF_OK : UF_ERANGE;
+}
+
+static void add_to(void *arg, uint64_t address, uf_local_atomic *a)
+{
+    (void)arg;
+    a->old = a->width == 4 ? __atomic_fetch_add((uint32_t *)(uintptr_t)address, (uint32_t)a->operand, __ATOMIC_ACQ_REL)
+                           : __atomic_fetch_add((uint64_t *)(uintptr_t)address, a->operand, __ATOMIC_ACQ_REL);
+}
+
+static int serve(uf_local_inbox *inbox, window *w, int max)
+{
+    const uf_local_inbox_owner owner = {w, check_window, add_to};
+    return uf_local_inbox_serve(inbox, &owner, max);
 }
 
 static uf_local_inbox *make_inbox(uint32_t slots)
@@ -205,7 +218,7 @@ static int finish(uf_local_transfer *t, uf_local_inbox *inbox, window *w)
 {
     int rc;
     while ((rc = uf_local_transfer_step(t)) == UF_EAGAIN)
-        uf_local_inbox_serve(inbox, check_window, w, 3);
+        serve(inbox, w, 3);
     return rc;
 }
 
@@ -221,12 +234,12 @@ static void the_owner_copies_for_a_peer_at_every_size(void **state)
         fill(source, sizes[i], i + 3);
         memset(w.base, 0xee, w.bytes);
         uint64_t remote = (uint64_t)(uintptr_t)w.base + 5;
-        uf_local_transfer_start(&t, inbox, 1, true, remote, source, sizes[i]);
+        uf_local_transfer_start(&t, inbox, 1, UF_LOCAL_ASK_WRITE, remote, source, sizes[i]);
         assert_int_equal(finish(&t, inbox, &w), UF_OK);
         assert_memory_equal(w.base + 5, source, sizes[i]);
         assert_int_equal(w.base[4], 0xee);
         assert_int_equal(w.base[5 + sizes[i]], 0xee);
-        uf_local_transfer_start(&t, inbox, 1, false, remote, back, sizes[i]);
+        uf_local_transfer_start(&t, inbox, 1, UF_LOCAL_ASK_READ, remote, back, sizes[i]);
         assert_int_equal(finish(&t, inbox, &w), UF_OK);
         assert_memory_equal(back, source, sizes[i]);
     }
@@ -244,23 +257,48 @@ static void the_owner_refuses_what_is_not_its_window(void **state)
     memset(w.base, 1, w.bytes);
     unsigned char *source = calloc(1, 300000);
     uf_local_transfer t;
-    uf_local_transfer_start(&t, inbox, 7, true, (uint64_t)(uintptr_t)w.base - 1, source, 10);
+    uf_local_transfer_start(&t, inbox, 7, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w.base - 1, source, 10);
     assert_int_equal(finish(&t, inbox, &w), UF_ERANGE);
     assert_non_null(strstr(uf_error_message(), "window"));
-    uf_local_transfer_start(&t, inbox, 7, false, UINT64_MAX - 5, source, 300000); /* also past the end of all addresses */
+    uf_local_transfer_start(&t, inbox, 7, UF_LOCAL_ASK_READ, UINT64_MAX - 5, source,
+                            300000); /* also past the end of all addresses */
     assert_int_equal(finish(&t, inbox, &w), UF_ERANGE);
-    uf_local_transfer_start(&t, inbox, 7, true, (uint64_t)(uintptr_t)w.base, source, 300000); /* begins well */
+    uf_local_transfer_start(&t, inbox, 7, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w.base, source, 300000); /* begins well */
     assert_int_equal(finish(&t, inbox, &w), UF_ERANGE);
     /* All slots are free again: two transfers of one slot each start at once. */
     uf_local_transfer a, b;
-    uf_local_transfer_start(&a, inbox, 1, true, (uint64_t)(uintptr_t)w.base, source, 8);
-    uf_local_transfer_start(&b, inbox, 2, true, (uint64_t)(uintptr_t)w.base + 8, source, 8);
+    uf_local_transfer_start(&a, inbox, 1, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w.base, source, 8);
+    uf_local_transfer_start(&b, inbox, 2, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w.base + 8, source, 8);
     assert_int_equal(uf_local_transfer_step(&a), UF_EAGAIN);
     assert_int_equal(uf_local_transfer_step(&b), UF_EAGAIN);
-    assert_int_equal(uf_local_inbox_serve(inbox, check_window, &w, 8), 2);
+    assert_int_equal(serve(inbox, &w, 8), 2);
     assert_int_equal(uf_local_transfer_step(&a), UF_OK);
     assert_int_equal(uf_local_transfer_step(&b), UF_OK);
     free(source);
+    free(w.base);
+    free_inbox(inbox, 2);
+}
+
+static void the_owner_applies_atomics_for_a_peer(void **state)
+{
+    (void)state;
+    uf_local_inbox *inbox = make_inbox(2);
+    window w = make_window(64);
+    memset(w.base, 0, w.bytes);
+    uint64_t remote = (uint64_t)(uintptr_t)w.base + 8;
+    for (uint64_t i = 0; i < 10; i++) {
+        uf_local_atomic a = {.operand = 3, .op = 1, .width = i % 2 ? 4 : 8};
+        uf_local_transfer t;
+        uf_local_transfer_start(&t, inbox, 1, UF_LOCAL_ASK_ATOMIC, remote, &a, sizeof(a));
+        assert_int_equal(finish(&t, inbox, &w), UF_OK);
+        assert_int_equal(a.old, 3 * i);
+    }
+    uf_local_atomic outside = {.operand = 1, .op = 1, .width = 8};
+    uf_local_transfer t;
+    uf_local_transfer_start(&t, inbox, 1, UF_LOCAL_ASK_ATOMIC, remote + 56, &outside, sizeof(outside));
+    assert_int_equal(finish(&t, inbox, &w), UF_ERANGE);
+    uf_local_transfer_start(&t, inbox, 1, UF_LOCAL_ASK_ATOMIC, remote + 1, &outside, sizeof(outside));
+    assert_int_equal(finish(&t, inbox, &w), UF_EINTERNAL); /* not aligned: what no correct peer asks */
     free(w.base);
     free_inbox(inbox, 2);
 }
@@ -286,7 +324,7 @@ static void *writer_main(void *arg)
         size_t bytes = next_random(&me->seed) % PIECE;
         uf_local_transfer t;
         fill(source, bytes, me->seed);
-        uf_local_transfer_start(&t, me->inbox, me->pe, true, base, source, bytes);
+        uf_local_transfer_start(&t, me->inbox, me->pe, UF_LOCAL_ASK_WRITE, base, source, bytes);
         if (me->pe % 2 && next_random(&me->seed) % 4 == 0) {
             for (uint64_t steps = next_random(&me->seed) % 20; steps; steps--)
                 if (uf_local_transfer_step(&t) != UF_EAGAIN)
@@ -296,7 +334,7 @@ static void *writer_main(void *arg)
         }
         while (uf_local_transfer_step(&t) == UF_EAGAIN)
             sched_yield();
-        uf_local_transfer_start(&t, me->inbox, me->pe, false, base, back, bytes);
+        uf_local_transfer_start(&t, me->inbox, me->pe, UF_LOCAL_ASK_READ, base, back, bytes);
         while (uf_local_transfer_step(&t) == UF_EAGAIN)
             sched_yield();
         if (t.status != UF_OK || (me->pe % 2 == 0 && memcmp(source, back, bytes) != 0))
@@ -318,7 +356,7 @@ static void *owner_main(void *arg)
 {
     owner *o = arg;
     while (!atomic_load(&stop_owner))
-        if (!uf_local_inbox_serve(o->inbox, check_window, o->w, 2))
+        if (!serve(o->inbox, o->w, 2))
             sched_yield();
     return NULL;
 }
@@ -374,7 +412,7 @@ static void die_with_slots(uf_local_inbox *inbox, window *w, int served)
     if (child == 0) {
         uf_local_transfer t;
         static unsigned char source[10 * UF_LOCAL_INBOX_CHUNK];
-        uf_local_transfer_start(&t, inbox, 9, true, (uint64_t)(uintptr_t)w->base, source, sizeof(source));
+        uf_local_transfer_start(&t, inbox, 9, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w->base, source, sizeof(source));
         uf_local_transfer_step(&t);
         if (write(ready[1], "x", 1) != 1)
             _exit(1);
@@ -386,7 +424,7 @@ static void die_with_slots(uf_local_inbox *inbox, window *w, int served)
     waitpid(child, NULL, 0);
     close(ready[0]);
     close(ready[1]);
-    assert_int_equal(uf_local_inbox_serve(inbox, check_window, w, served), served);
+    assert_int_equal(serve(inbox, w, served), served);
 }
 
 static void slots_of_a_dead_writer_are_given_back(void **state)
@@ -399,7 +437,7 @@ static void slots_of_a_dead_writer_are_given_back(void **state)
     for (int served = 0; served <= 4; served++) {
         die_with_slots(inbox, &w, served);
         uf_local_transfer t;
-        uf_local_transfer_start(&t, inbox, 2, true, (uint64_t)(uintptr_t)w.base, source, sizeof(source));
+        uf_local_transfer_start(&t, inbox, 2, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w.base, source, sizeof(source));
         assert_int_equal(uf_local_transfer_step(&t), UF_EAGAIN);
         assert_true(t.held == 0); /* no slot for us yet */
         assert_int_equal(uf_local_inbox_reap(inbox, everybody_lives, NULL), 0);
@@ -419,11 +457,11 @@ static void an_abandoned_transfer_frees_its_slots_in_every_state(void **state)
     unsigned char *source = calloc(10, UF_LOCAL_INBOX_CHUNK);
     for (int served = 0; served <= 4; served++) {
         uf_local_transfer t;
-        uf_local_transfer_start(&t, inbox, 2, true, (uint64_t)(uintptr_t)w.base, source, 10 * UF_LOCAL_INBOX_CHUNK);
+        uf_local_transfer_start(&t, inbox, 2, UF_LOCAL_ASK_WRITE, (uint64_t)(uintptr_t)w.base, source, 10 * UF_LOCAL_INBOX_CHUNK);
         assert_int_equal(uf_local_transfer_step(&t), UF_EAGAIN);
-        assert_int_equal(uf_local_inbox_serve(inbox, check_window, &w, served), served);
+        assert_int_equal(serve(inbox, &w, served), served);
         uf_local_transfer_abandon(&t);
-        assert_int_equal(uf_local_inbox_serve(inbox, check_window, &w, 8), 0);
+        assert_int_equal(serve(inbox, &w, 8), 0);
         assert_int_equal(uf_local_inbox_reap(inbox, everybody_is_dead, NULL), 0);
     }
     free(source);
@@ -440,6 +478,7 @@ int main(void)
         cmocka_unit_test(within_a_process_it_is_a_copy),
         cmocka_unit_test(the_owner_copies_for_a_peer_at_every_size),
         cmocka_unit_test(the_owner_refuses_what_is_not_its_window),
+        cmocka_unit_test(the_owner_applies_atomics_for_a_peer),
         cmocka_unit_test(many_writers_and_two_servers_lose_no_slot),
         cmocka_unit_test(slots_of_a_dead_writer_are_given_back),
         cmocka_unit_test(an_abandoned_transfer_frees_its_slots_in_every_state),

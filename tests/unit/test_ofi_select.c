@@ -191,7 +191,7 @@ static void the_sender_is_known_by_data_by_cqe_or_by_header(void **state)
     assert_false(uf_ofi_default_level_placed(info));
     assert_int_equal(uf_ofi_inject_write_size(info), 0); /* this one crashes on what has no context */
     info->tx_attr->msg_order = FI_ORDER_RMA_WAW;
-    assert_int_equal(uf_ofi_whole_imm_size(info), 4096);
+    assert_int_equal(uf_ofi_whole_imm_size(info), 16384);
     info->tx_attr->msg_order = 0; /* not without the promise of order */
     assert_true(uf_ofi_whole_imm_size(info) == SIZE_MAX);
     fi_freeinfo(info);
@@ -233,9 +233,19 @@ static void names_of_providers_are_taken_in_any_case_and_layered(void **state)
     n = uf_ofi_candidates("", false, names, 8);
     assert_int_equal(n, 3);
     assert_string_equal(names[1], "tcp");
-    assert_false(uf_ofi_wants_wait_fd(true, 2, 2));
-    assert_true(uf_ofi_wants_wait_fd(true, 8, 2));
-    assert_false(uf_ofi_wants_wait_fd(false, 8, 2));
+}
+
+static void only_a_crowded_host_gets_a_descriptor_to_sleep_on(void **state)
+{
+    (void)state;
+    struct fi_info *info = offer(NULL, "tcp;ofi_rxm", "net", "lo");
+    assert_false(uf_ofi_wants_wait_fd(info, true, 2, 2));
+    assert_true(uf_ofi_wants_wait_fd(info, true, 8, 2));
+    assert_false(uf_ofi_wants_wait_fd(info, false, 8, 2));
+    fi_freeinfo(info);
+    info = offer(NULL, "net", "net", "lo");
+    assert_false(uf_ofi_wants_wait_fd(info, true, 8, 2));
+    fi_freeinfo(info);
 }
 
 /* ---------------------------------------------------------------- leftovers in /dev/shm */
@@ -302,6 +312,7 @@ int main(void)
         cmocka_unit_test(each_efa_nic_is_one_rail_and_direct_comes_first),
         cmocka_unit_test(the_sender_is_known_by_data_by_cqe_or_by_header),
         cmocka_unit_test(names_of_providers_are_taken_in_any_case_and_layered),
+        cmocka_unit_test(only_a_crowded_host_gets_a_descriptor_to_sleep_on),
         cmocka_unit_test(only_regions_that_nobody_maps_are_swept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

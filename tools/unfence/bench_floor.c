@@ -22,11 +22,14 @@ static void line_send(bench_floor_lines *lines, int to, uint64_t number)
     atomic_store_explicit(&lines->flag[to].value, number, memory_order_release);
 }
 
+/* At the flag before somebody else is let run: longer than a round trip between two cores, so that the floor is the caches' alone. */
+enum { FLOOR_LOOKS = 4096 };
+
 static int line_await(bench_pe *b, bench_floor_lines *lines, uint64_t number, uint64_t start)
 {
     _Atomic uint64_t *flag = &lines->flag[b->pe].value;
     for (uint64_t round = 0; atomic_load_explicit(flag, memory_order_acquire) < number; round++) {
-        if (round > 64 && bench_relax(b, round, start) != 0)
+        if (round > FLOOR_LOOKS && bench_relax(b, round, start) != 0)
             return -1;
     }
     uint64_t got;

@@ -27,7 +27,7 @@ typedef struct inbox_slot {
     uint64_t address;
     uint64_t offset; /* of the chunk in its transfer: the initiator's own note */
     uint32_t bytes;
-    uint32_t write;
+    uint32_t ask; /* uf_local_ask */
     int32_t status;
     _Alignas(64) unsigned char data[UF_LOCAL_INBOX_CHUNK];
 } inbox_slot;
@@ -88,30 +88,54 @@ uf_local_inbox *uf_local_inbox_init(void *memory, uint32_t slots)
 
 /* ---------------------------------------------------------------- owner */
 
-static int32_t copy_chunk(inbox_slot *slot, uint32_t pe, uf_local_inbox_check check, void *arg)
+/* The part of a slot that says what is asked, read once: the initiator could change it behind the check. */
+typedef struct question {
+    uint64_t address;
+    uint32_t bytes, ask;
+} question;
+
+static int32_t apply_atomic(inbox_slot *slot, uint32_t pe, const question *q, const uf_local_inbox_owner *owner)
 {
-    /* Read once: the initiator could change them behind the check. */
-    uint64_t address = *(volatile uint64_t *)&slot->address;
-    uint32_t bytes = *(volatile uint32_t *)&slot->bytes, write = *(volatile uint32_t *)&slot->write;
-    if (bytes > UF_LOCAL_INBOX_CHUNK)
+    uf_local_atomic atomic;
+    if (q->bytes != sizeof(atomic) || !owner->apply)
         return UF_EINTERNAL;
-    int rc = check(arg, pe, address, bytes, write != 0);
+    memcpy(&atomic, slot->data, sizeof(atomic));
+    if ((atomic.width != 4 && atomic.width != 8) || q->address % atomic.width)
+        return UF_EINTERNAL;
+    int rc = owner->check(owner->arg, pe, q->address, atomic.width, UF_LOCAL_ASK_ATOMIC);
     if (rc != UF_OK)
         return rc;
-    if (write)
-        memcpy((void *)(uintptr_t)address, slot->data, bytes);
+    owner->apply(owner->arg, q->address, &atomic);
+    memcpy(slot->data, &atomic, sizeof(atomic));
+    return UF_OK;
+}
+
+static int32_t answer(inbox_slot *slot, uint32_t pe, const uf_local_inbox_owner *owner)
+{
+    question q = {.address = *(volatile uint64_t *)&slot->address,
+                  .bytes = *(volatile uint32_t *)&slot->bytes,
+                  .ask = *(volatile uint32_t *)&slot->ask};
+    if (q.bytes > UF_LOCAL_INBOX_CHUNK || q.ask > UF_LOCAL_ASK_ATOMIC)
+        return UF_EINTERNAL;
+    if (q.ask == UF_LOCAL_ASK_ATOMIC)
+        return apply_atomic(slot, pe, &q, owner);
+    int rc = owner->check(owner->arg, pe, q.address, q.bytes, (uf_local_ask)q.ask);
+    if (rc != UF_OK)
+        return rc;
+    if (q.ask == UF_LOCAL_ASK_WRITE)
+        memcpy((void *)(uintptr_t)q.address, slot->data, q.bytes);
     else
-        memcpy(slot->data, (const void *)(uintptr_t)address, bytes);
+        memcpy(slot->data, (const void *)(uintptr_t)q.address, q.bytes);
     return UF_OK;
 }
 
 /* True if there was something to serve. */
-static bool serve_slot(inbox_slot *slot, uf_local_inbox_check check, void *arg)
+static bool serve_slot(inbox_slot *slot, const uf_local_inbox_owner *owner)
 {
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
     if (state_of(word) != SLOT_READY || !move(slot, word, SLOT_SERVING))
         return false;
-    slot->status = copy_chunk(slot, initiator_of(word), check, arg);
+    slot->status = answer(slot, initiator_of(word), owner);
     uint64_t serving = with_state(word, SLOT_SERVING);
     if (!move(slot, serving, SLOT_DONE)) {
         /* Abandoned meanwhile: nobody but us knows of it now. */
@@ -122,7 +146,7 @@ static bool serve_slot(inbox_slot *slot, uf_local_inbox_check check, void *arg)
     return true;
 }
 
-int uf_local_inbox_serve(uf_local_inbox *inbox, uf_local_inbox_check check, void *arg, int max)
+int uf_local_inbox_serve(uf_local_inbox *inbox, const uf_local_inbox_owner *owner, int max)
 {
     int served = 0;
     if (atomic_load_explicit(&inbox->ready, memory_order_relaxed) == 0)
@@ -135,7 +159,7 @@ int uf_local_inbox_serve(uf_local_inbox *inbox, uf_local_inbox_check check, void
         if (served >= max)
             left |= (uint64_t)1 << i;
         else
-            served += serve_slot(&inbox->slots[i], check, arg);
+            served += serve_slot(&inbox->slots[i], owner);
     }
     if (left)
         atomic_fetch_or_explicit(&inbox->ready, left, memory_order_release);
@@ -172,12 +196,12 @@ int uf_local_inbox_reap(uf_local_inbox *inbox, bool (*alive)(void *arg, uint32_t
 
 /* ---------------------------------------------------------------- initiator */
 
-void uf_local_transfer_start(uf_local_transfer *t, uf_local_inbox *inbox, uint32_t pe, bool write, uint64_t remote, void *local,
-                             size_t bytes)
+void uf_local_transfer_start(uf_local_transfer *t, uf_local_inbox *inbox, uint32_t pe, uf_local_ask ask, uint64_t remote,
+                             void *local, size_t bytes)
 {
     assert(pe < 1u << 24);
     *t = (uf_local_transfer){
-        .inbox = inbox, .pe = pe, .write = write, .status = UF_OK, .remote = remote, .local = local, .bytes = bytes};
+        .inbox = inbox, .pe = pe, .ask = ask, .status = UF_OK, .remote = remote, .local = local, .bytes = bytes};
 }
 
 /* Claims a free slot: its number, or -1. Each PE starts its search elsewhere, so they seldom meet. */
@@ -204,8 +228,8 @@ static void fill_and_publish(uf_local_transfer *t, int i)
     slot->bytes = left < UF_LOCAL_INBOX_CHUNK ? (uint32_t)left : UF_LOCAL_INBOX_CHUNK;
     slot->address = t->remote + t->started;
     slot->offset = t->started;
-    slot->write = t->write;
-    if (t->write)
+    slot->ask = (uint32_t)t->ask;
+    if (t->ask != UF_LOCAL_ASK_READ)
         memcpy(slot->data, t->local + t->started, slot->bytes);
     t->started += slot->bytes;
     t->held |= (uint64_t)1 << i;
@@ -229,11 +253,16 @@ static void take_answer(uf_local_transfer *t, int i)
         status = UF_EINTERNAL;
     if (status != UF_OK && t->status == UF_OK)
         t->status = status;
-    if (status == UF_OK && !t->write)
+    if (status == UF_OK && t->ask != UF_LOCAL_ASK_WRITE)
         memcpy(t->local + offset, slot->data, bytes);
     t->finished += bytes;
     t->held &= ~((uint64_t)1 << i);
     move(slot, word, SLOT_FREE);
+}
+
+static const char *ask_name(uf_local_ask ask)
+{
+    return ask == UF_LOCAL_ASK_READ ? "get" : ask == UF_LOCAL_ASK_WRITE ? "put" : "signal or atomic";
 }
 
 static int refused(const uf_local_transfer *t)
@@ -242,9 +271,9 @@ static int refused(const uf_local_transfer *t)
         return uf_fail(UF_EINTERNAL,
                        "a slot of a same-host inbox was overwritten during a %s of %zu bytes: some PE writes outside of its "
                        "buffers",
-                       t->write ? "put" : "get", t->bytes);
+                       ask_name(t->ask), t->bytes);
     return uf_fail(t->status, "the owner of %zu bytes at 0x%llx on this host refused a %s: not inside a window of its own",
-                   t->bytes, (unsigned long long)t->remote, t->write ? "put" : "get");
+                   t->bytes, (unsigned long long)t->remote, ask_name(t->ask));
 }
 
 int uf_local_transfer_step(uf_local_transfer *t)

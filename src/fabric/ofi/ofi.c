@@ -98,6 +98,8 @@ static struct fi_info *make_hints(const char *provider, uint64_t level, uint64_t
     hints->ep_attr->type = FI_EP_RDM;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    /* No thread of the provider's: it would take a core, and in 1.17 net's crashed beside FI_THREAD_DOMAIN. */
+    hints->domain_attr->data_progress = hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
     hints->domain_attr->av_type = FI_AV_TABLE;
     hints->tx_attr->op_flags = level;
     /* shm would otherwise copy writes into the peer's memory within post, and report those that fail without their context. */
@@ -490,7 +492,8 @@ static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, c
     read_attributes(ofi, params, c, tuning);
     ask_placed(ofi, c->provider);
     int rc = check_descriptors(params, c->chosen[0]);
-    bool wait = ofi->n_rails == 1 && (tuning->wait_fd || uf_ofi_wants_wait_fd(params->one_host, params->n_pes, cores_here()));
+    bool wait = ofi->n_rails == 1 &&
+                (tuning->wait_fd || uf_ofi_wants_wait_fd(c->chosen[0], params->one_host, params->n_pes, cores_here()));
     for (uint32_t i = 0; i < ofi->n_rails && rc == UF_OK; i++)
         rc = build_rail(ofi, i, c->chosen[tuning->endpoints ? 0 : i], wait);
     return rc ? rc : measure_address(ofi);

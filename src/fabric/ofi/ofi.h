@@ -143,8 +143,8 @@ uf_ofi_source uf_ofi_choose_source(const struct fi_info *info);
 /* A TX completion at the endpoint's default level proves that the target's CQ has the immediate. */
 bool uf_ofi_default_level_placed(const struct fi_info *info);
 /* A CQ that can wake a sleeper costs a tcp ping-pong about 1 us a hop (an epoll set to keep, measured on 1.17), so it is asked for only
- * where more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. */
-bool uf_ofi_wants_wait_fd(bool one_host, int n_pes, int cores);
+ * where more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. Never with net, where it costs 2 us and eight PEs on two cores stood nearly still. */
+bool uf_ofi_wants_wait_fd(const struct fi_info *info, bool one_host, int n_pes, int cores);
 /* Largest size that may be injected, as a message and as a write. */
 size_t uf_ofi_inject_send_size(const struct fi_info *info);
 size_t uf_ofi_inject_write_size(const struct fi_info *info);
