@@ -90,7 +90,7 @@ static uint64_t measure(const char *name, uint32_t n_posters, uint32_t owned, ui
     consume(&b);
     uint64_t took = uf_clock_ns() - start, posted = b.each * n_posters;
     uint64_t wrong = b.faults + (b.next != (uint32_t)posted);
-    printf("%-28s %7.1f M WQE/s  (%u at a doorbell, checked%s)\n", name, (double)posted * 1e3 / (double)took, BATCH,
+    printf("%-28s %7.1f M WQE/s  (%d at a doorbell, checked%s)\n", name, (double)posted * 1e3 / (double)took, BATCH,
            wrong ? ", WRONG" : "");
     free(ring);
     return wrong;

@@ -365,7 +365,7 @@ static bool know(uf_model_nic *nic, uint32_t peer)
 
 int uf_model_ah_create(uf_model_nic *nic, const uint8_t gid[16], uint16_t *ah)
 {
-    uint8_t real[16];
+    uint8_t real[16] = {0};
     uint32_t peer = ((uint32_t)gid[12] << 24 | (uint32_t)gid[13] << 16 | (uint32_t)gid[14] << 8 | gid[15]) - 1, i;
     if (peer < nic->model->n_nics)
         uf_model_nic_gid(nic->model->nics[peer], real);

@@ -76,6 +76,7 @@ void uf_model_destroy(uf_model *model);
 
 /* ---- Time ---- */
 
+/* Nanoseconds of virtual time since creation. */
 uint64_t uf_model_now(const uf_model *model);
 /* When something happens next; UINT64_MAX: never, unless somebody posts. Plain doorbells (see uf_model_qp_options) are read here. */
 uint64_t uf_model_next(uf_model *model);
@@ -86,7 +87,9 @@ void uf_model_run(uf_model *model, uint64_t until);
 
 /* ---- NICs and what they know ---- */
 
+/* Belongs to the model and ends with it. UF_ENOMEM. */
 int uf_model_nic_create(uf_model *model, uf_model_nic **nic);
+/* The NIC's address, for uf_model_ah_create on another. */
 void uf_model_nic_gid(const uf_model_nic *nic, uint8_t gid[16]);
 /* Another generation than the rest: p4d reads and does not write. As created it can do what the params say. */
 void uf_model_nic_abilities(uf_model_nic *nic, bool can_read, bool can_write);
@@ -99,10 +102,12 @@ typedef struct uf_model_mr {
     uint32_t lkey, rkey;
 } uf_model_mr;
 
+/* Makes [ptr, ptr + bytes) usable to QPs of protection domain `pd`; keys are new each time. `access`: LOCAL is for what the NIC writes
+ * on its owner's behalf (receives, reads). UF_EINVAL: the range wraps. UF_ENOMEM: the device's limit, or memory. */
 int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t bytes, uint32_t access, uf_model_mr *mr);
 /* Work that still uses the memory fails, as a trap. */
 void uf_model_mr_close(uf_model_nic *nic, uf_model_mr mr);
-/* UF_ERANGE: no NIC has this address. */
+/* A handle for a peer, which also lets the peer's RDMA in (B12). UF_ERANGE: no NIC has this address. UF_ENOMEM: the limit. */
 int uf_model_ah_create(uf_model_nic *nic, const uint8_t gid[16], uint16_t *ah);
 /* Outstanding work that names it is completed in error; its packets under way still arrive. */
 void uf_model_ah_destroy(uf_model_nic *nic, uint16_t ah);
@@ -114,12 +119,14 @@ typedef struct uf_model_cq_options {
     const uint32_t *consumed; /* the owner's position (uf_efa_cq.consumed), by which overruns are found; may be NULL */
 } uf_model_cq_options;
 
+/* UF_EINVAL, UF_ENOMEM: the device's limit, or memory. */
 int uf_model_cq_create(uf_model_nic *nic, const uf_model_cq_options *options, uf_model_cq **cq);
 /* No QP may use it any more. */
 void uf_model_cq_destroy(uf_model_cq *cq);
 
-/* Two words of the caller's that the NIC counts up, wrapping at 2^31. `errors` may be NULL. */
+/* Two words of the caller's that the NIC counts up, wrapping at 2^31. `errors` may be NULL. UF_ENOMEM: the limit, or memory. */
 int uf_model_counter_create(uf_model_nic *nic, uint64_t *successes, uint64_t *errors, uf_model_counter **counter);
+/* The words are not written any more. */
 void uf_model_counter_destroy(uf_model_counter *counter);
 
 /* ---- Queue pairs ---- */
@@ -157,6 +164,7 @@ typedef struct uf_model_qp_info {
     uf_efa_mmio mmio;   /* how to store to them unless `plain`: the ring's addresses cannot be read or written then */
 } uf_model_qp_info;
 
+/* A queue pair that is ready to send and receive. UF_EINVAL, UF_EUNSUPPORTED (unsolicited receives), UF_ENOMEM. */
 int uf_model_qp_create(uf_model_nic *nic, const uf_model_qp_options *options, uf_model_qp_info *info);
 /* Outstanding work is completed as flushed, into CQs that must still exist; then the number is free. UF_ERANGE: no such QP. */
 int uf_model_qp_destroy(uf_model_nic *nic, uint16_t qpn);
@@ -189,6 +197,7 @@ typedef struct uf_model_stats {
     uint64_t traps[UF_MODEL_TRAPS];
 } uf_model_stats;
 
+/* Counts since creation; valid as long as the model. */
 const uf_model_stats *uf_model_get_stats(const uf_model *model);
 /* Sum over all kinds: 0 in a sound run. */
 uint64_t uf_model_traps(const uf_model *model);

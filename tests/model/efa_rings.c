@@ -16,17 +16,19 @@ static uf_efa_wqe sound(const rig *r, uint64_t id)
 static void b1_entries_are_fetched_in_order_and_their_slots_are_free_then(void **state)
 {
     (void)state;
-    uf_model_params p = rig_quiet();
-    rig *r = rig_open(&p, 1, &(rig_options){.depth = 4});
-    for (uint64_t id = 1; id <= 500; id++)
-        rig_write(r, id, 0, 0, 8, (int64_t)id);
-    rig_run(r);
-    rig_expect_no_traps(r);
-    assert_int_equal(uf_model_get_stats(r->model)->wqes, 500);
-    assert_int_equal(r->end[1].n_received, 500);
-    for (uint32_t i = 0; i < 500; i++) /* only "fifo" keeps the order of the fetch to the end */
-        assert_int_equal(r->end[1].received[i].c.imm, i + 1);
-    rig_close(r);
+    for (int plain = 0; plain < 2; plain++) {
+        uf_model_params p = rig_quiet();
+        rig *r = rig_open(&p, 1, &(rig_options){.depth = 4, .plain = plain});
+        for (uint64_t id = 1; id <= 500; id++)
+            rig_write(r, id, 0, 0, 8, (int64_t)id);
+        rig_run(r);
+        rig_expect_no_traps(r);
+        assert_int_equal(uf_model_get_stats(r->model)->wqes, 500);
+        assert_int_equal(r->end[1].n_received, 500);
+        for (uint32_t i = 0; i < 500; i++) /* only "fifo" keeps the order of the fetch to the end */
+            assert_int_equal(r->end[1].received[i].c.imm, i + 1);
+        rig_close(r);
+    }
 }
 
 /* A sound entry with some bits of a word flipped or set must give this status and leave the rest alone. */
