@@ -7,6 +7,7 @@
  * position, or leaves the ringing to a later one. Threads between reserve and publish wait for nothing but each other's
  * stores: room in the ring is found before a slot is taken, so nobody ever waits with an un-rung turn in hand. A thread that
  * is descheduled there delays those behind it: that is the price of one doorbell that only moves forward.
+ * In a kernel one lane speaks for its warp: it reserves and publishes, all lanes write theirs and flush their own stores before.
  * A queue with one owner uses the _owned calls, which have no atomic read-modify-write at all. Do not mix the two. */
 #ifndef UF_FABRIC_EFA_QUEUE_H
 #define UF_FABRIC_EFA_QUEUE_H
