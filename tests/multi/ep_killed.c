@@ -55,8 +55,9 @@ static int be_pe(int pe, const char *root)
     uint16_t x[HIDDEN] = {0}, y[PES * HIDDEN] = {0}, out[HIDDEN];
     if ((rc = uf_ep_create(uf_team_world(world), &eo, &ep)) || (rc = uf_ep_dispatch(ep, x, experts, NULL, 1, &h, &r)))
         return complain(pe, "dispatch", rc);
-    /* Every PE has its rows when the victim goes. */
-    if ((rc = uf_sync(uf_team_world(world))))
+    /* Every PE has its rows when the victim goes. It may leave the sync before others do, who then hear of its death there. */
+    rc = uf_sync(uf_team_world(world));
+    if (rc && (rc != UF_EPEER || !strstr(uf_error_message(), "PE 2")))
         return complain(pe, "uf_sync", rc);
     if (pe == VICTIM)
         raise(SIGKILL);
