@@ -99,8 +99,8 @@ struct uf_fabric_ops {
 struct uf_fabric {
     const struct uf_fabric_ops *ops;
     uf_fabric_caps caps;
-    uint32_t
-        drained; /* several rails, set by each poll: bit i if it looked and nothing is left in the CQ of rail i behind what it returned */
+    /* Several rails, set by each poll: bit i if it looked and nothing is left in the CQ of rail i behind what it returned. */
+    uint32_t drained;
 };
 
 /* The fabrics compiled in, by name ("ofi"); NULL if there is none of that name. */
