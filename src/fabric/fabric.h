@@ -26,7 +26,7 @@ typedef struct uf_fabric_caps {
     char fabric[16];   /* "ofi" */
     char provider[48]; /* "tcp;ofi_rxm" */
     char detail[96];   /* device, address or domain, for people */
-    uint32_t n_rails;  /* endpoints; rail 0 is home */
+    uint32_t n_rails;  /* endpoints: rail i talks to rail i */
     uint32_t imm_bits; /* 32 if an immediate of 32 bits travels AND the CQE tells who sent it; 0: no immediates, use messages */
     bool imm_placed;   /* the sender's CQE of a WRITE_IMM means the target's CQ has the immediate; false: source reusable only */
     bool write_placed; /* a WRITE posted UF_WR_PLACED completes only when its bytes are in target memory */
@@ -80,7 +80,7 @@ struct uf_fabric_ops {
     void (*mr_key)(const uf_mr *mr, uint32_t rail, uf_fabric_key *key);
     uint64_t (*mr_desc)(const uf_mr *mr, uint32_t rail); /* for uf_wr.local_desc */
     /* Posts one WR. A write of 0 bytes needs no address and no key, local or remote: the fabric has its own place for it. UF_OK: exactly one CQE will come (none if silent and successful). UF_EAGAIN: nothing happened; poll, then try
-     * again (also on a rail that broke, until its UF_CQE_RAIL was taken; later nobody posts there). Other errors: nothing happened and
+     * again (or on a rail that broke, until what the poll with its UF_CQE_RAIL returned was handled: later nobody posts there). Other errors: nothing happened and
      * never will for this peer. */
     int (*post)(uf_fabric *f, const uf_wr *wr);
     /* Rings the doorbell for WRs posted UF_WR_MORE. May be NULL. */

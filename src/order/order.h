@@ -29,6 +29,7 @@ typedef struct uf_order_lane uf_order_lane;
 /* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow: credit.c shows
  * that no more can be outstanding. With several rails use uf_order_remote_cqes and uf_order_receives, which count all. */
 enum { UF_ORDER_CONTROL_RESERVE = 4 };
+#define UF_ORDER_MAX_RAILS 16u
 
 typedef struct uf_order_config {
     uint32_t self, n_flows; /* this PE; flows are numbered by peer PE */
