@@ -218,6 +218,7 @@ static int choose(const uf_fabric_params *params, choice *c)
         .one_host = params->one_host,
         .efa_direct = strcasecmp(params->provider, "efa-direct") == 0,
         .efa_plain = strcasecmp(params->provider, "efa") == 0,
+        .interfaces = params->n_rails > 1,
         .interface = params->settings->text[UF_SET_INTERFACE],
     };
     if (!params->one_host && route_to(params->settings->text[UF_SET_ROOT], &ours))
@@ -225,10 +226,11 @@ static int choose(const uf_fabric_params *params, choice *c)
     if (strcasecmp(params->provider, "shm") == 0 && !params->one_host)
         return refuse(params, " (shm reaches PEs of the same host only, and some are elsewhere)");
     int n = uf_ofi_candidates(params->provider, params->one_host, names, CANDIDATES_MAX);
+    uint32_t max_rails = params->n_rails && params->n_rails < UF_OFI_RAILS_MAX ? params->n_rails : UF_OFI_RAILS_MAX;
     bool shm_failed = false;
     for (int i = 0; i < n; i++) {
         int rc = offers_of(names[i], &c->list);
-        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, UF_OFI_RAILS_MAX);
+        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, (int)max_rails);
         c->provider = names[i];
         if (c->n)
             return UF_OK;
@@ -241,8 +243,8 @@ static int choose(const uf_fabric_params *params, choice *c)
     return refuse(params, why);
 }
 
-/* A connection to each PE is a descriptor; running out of them later would be a silent wait. */
-static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info)
+/* A connection to each PE on each rail is a descriptor; running out of them later would be a silent wait. */
+static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info, uint32_t n_rails)
 {
     struct rlimit limit;
     unsigned long long used = 0, needed = info->addr_format == FI_ADDR_STR ? 0 : (unsigned long long)params->n_pes;
@@ -257,7 +259,7 @@ static int check_descriptors(const uf_fabric_params *params, const struct fi_inf
     while (readdir(open_now))
         used++;
     closedir(open_now);
-    needed += SPARE_DESCRIPTORS;
+    needed = needed * n_rails + SPARE_DESCRIPTORS;
     if (used + needed <= limit.rlim_cur)
         return UF_OK;
     return uf_fail(UF_ESYSTEM,
@@ -301,9 +303,9 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     caps->max_message = info->ep_attr->max_msg_size < ONE_MESSAGE_MAX ? info->ep_attr->max_msg_size : ONE_MESSAGE_MAX;
     caps->inline_bytes = least(ofi->inject_write > UF_MESSAGE_BYTES ? ofi->inject_write : UF_MESSAGE_BYTES, UINT32_MAX);
     caps->tx_depth = least(params->tx_depth ? params->tx_depth : DEFAULT_DEPTH, info->tx_attr->size);
-    uint32_t receives = params->receives + (ofi->solicited ? params->remote_cqes : 0);
+    uint32_t receives = ofi->n_rails * (params->receives + (ofi->solicited ? params->remote_cqes : 0));
     caps->max_receives = least(receives ? receives : DEFAULT_DEPTH, info->rx_attr->size);
-    caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
+    caps->cq_depth = ofi->n_rails * (params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH);
     if (info->nic && info->nic->link_attr)
         caps->rate_bytes = info->nic->link_attr->speed / 8;
 }
@@ -491,7 +493,7 @@ static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, c
 {
     read_attributes(ofi, params, c, tuning);
     ask_placed(ofi, c->provider);
-    int rc = check_descriptors(params, c->chosen[0]);
+    int rc = check_descriptors(params, c->chosen[0], ofi->n_rails);
     bool wait = ofi->n_rails == 1 &&
                 (tuning->wait_fd || uf_ofi_wants_wait_fd(c->chosen[0], params->one_host, params->n_pes, cores_here()));
     for (uint32_t i = 0; i < ofi->n_rails && rc == UF_OK; i++)
