@@ -201,7 +201,7 @@ static void strangers_do_not_disturb(void **state)
 
 static int two_jobs(process_table *table, int pe)
 {
-    /* 0..2 are one rig_job, 3..5 another; both were given the same ports. */
+    /* 0..2 are one job, 3..5 another; both were given the same ports. */
     char root[64];
     strcpy(root, table->root);
     rig_n_pes = 3;
