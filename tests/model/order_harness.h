@@ -152,6 +152,7 @@ typedef struct world {
     uint32_t refuse;  /* of 256 posts so many are refused */
     uint32_t held_pe; /* n_pes: nobody */
     bool dead_pe;     /* the held one never comes back */
+    bool focus;       /* most of what happens is on one lane, marks and fences are frequent: its batches run out */
     bool rail_broken[MAX_RAILS];
     uint32_t break_at; /* number of operations after which a rail breaks; UINT32_MAX: never */
     uint64_t steps;

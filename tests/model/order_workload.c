@@ -80,6 +80,7 @@ static void choose_config(world *w)
     w->refuse = chance(w, 128) ? pick(w, 90) : 0;
     w->held_pe = w->n_pes > 2 && chance(w, 40) ? pick(w, w->n_pes) : w->n_pes;
     w->dead_pe = w->held_pe < w->n_pes && chance(w, 80);
+    w->focus = chance(w, 40);
     w->break_at = w->config.n_rails > 1 && chance(w, 200) ? pick(w, w->max_ops) : UINT32_MAX;
     if (!immediates)
         w->result->seen |= SEEN_NO_IMMEDIATES;
@@ -195,6 +196,11 @@ static void choose_op(world *w, op_record *op, uint32_t id)
     }
 }
 
+static uint32_t choose_ctx(world *w)
+{
+    return w->focus ? 0 : pick(w, w->n_ctx);
+}
+
 static bool submit_one(world *w, uint32_t src, uint32_t dst)
 {
     pe *p = &w->pes[src], *to = &w->pes[dst];
@@ -203,7 +209,7 @@ static bool submit_one(world *w, uint32_t src, uint32_t dst)
     memset(op, 0, sizeof *op);
     op->src = (uint8_t)src;
     op->dst = (uint8_t)dst;
-    op->ctx = (uint8_t)pick(w, w->n_ctx);
+    op->ctx = (uint8_t)choose_ctx(w);
     choose_op(w, op, id);
     bool put = op->op.kind == UF_ORDER_PUT || op->op.kind == UF_ORDER_PUT_SIGNAL;
     bool slot = put && take_slot(w, op, id);
@@ -255,7 +261,7 @@ static void set_mark(world *w, uint32_t src, uint32_t dst)
     if (w->n_marks == MAX_MARKS)
         return;
     mark_record *m = &w->marks[w->n_marks++];
-    lane_record *l = &w->pes[src].lane[pick(w, w->n_ctx)][dst];
+    lane_record *l = &w->pes[src].lane[choose_ctx(w)][dst];
     *m = (mark_record){.lane = l, .upto = l->n, .src = (uint8_t)src, .dst = (uint8_t)dst};
     uf_order_mark_set(w->pes[src].order, l->lane, chance(w, 170), &m->mark);
     note(w, "mark", src, dst, l->n);
@@ -308,17 +314,21 @@ static void break_rails(world *w, bool now)
 
 static void application(world *w)
 {
-    uint32_t src = pick(w, w->n_pes), dst = pick(w, w->n_pes);
+    bool aimed = w->focus && chance(w, 200);
+    uint32_t src = aimed ? 0 : pick(w, w->n_pes), dst = aimed ? 1 : pick(w, w->n_pes);
     pe *p = &w->pes[src];
     if (!awake(p) || p->flow_failed[dst])
         return;
     uint32_t dice = pick(w, 100);
-    if (dice < 76) {
+    if (aimed && chance(w, 24)) {
+        for (uint32_t n = 10; n && w->n_ops < w->max_ops && !w->failed && submit_one(w, src, dst); n--)
+            set_mark(w, src, dst);
+    } else if (dice < 76) {
         uint32_t burst = chance(w, 64) ? 1 + pick(w, 12) : 1;
         while (burst-- && w->n_ops < w->max_ops && !w->failed && submit_one(w, src, dst))
             continue;
     } else if (dice < 84) {
-        p->ctx[pick(w, w->n_ctx)].fence_epoch++;
+        p->ctx[choose_ctx(w)].fence_epoch++;
     } else if (dice < 97) {
         set_mark(w, src, dst);
     } else {
@@ -372,10 +382,16 @@ static void drain(world *w, bool without_held)
     while (!w->failed) {
         idle = round_all(w) ? 0 : idle + 1;
         uint32_t open;
-        if (judge_all_complete(w, without_held, &open))
+        bool all = judge_all_complete(w, without_held, &open);
+        if (all && (without_held || w->n_marks == 0))
             return;
         if (idle <= 64 && ++rounds <= 20000)
             continue;
+        if (all) {
+            violation(w, "G6: a mark of PE %u on its lane to PE %u is not reported although all is complete", w->marks[0].src,
+                      w->marks[0].dst);
+            return;
+        }
         const op_record *op = &w->ops[open];
         char text[512];
         uf_order_describe(w->pes[op->src].order, op->dst, text, sizeof text);
