@@ -233,6 +233,7 @@ typedef struct uf_order_flow {
     uint64_t wanted;    /* somebody waits for receipts up to here */
     uint32_t tx_msg[2], msg_limit;
     uint32_t flip_number; /* sent with the bit of `asking` */
+    uint32_t epoch_first; /* had been sent with the bit of `epoch` when that began */
 
     uint32_t rx_msg[2], msg_told, msg_proof;
     uint32_t ask_number[2];
@@ -387,7 +388,7 @@ int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm);
 void uf_order_receipt_want(uf_order *o, uf_order_flow *flow, uint64_t epoch);
 void uf_order_receipt_check(uf_order *o, uf_order_flow *flow, uint32_t bit);
 void uf_order_receipt_start(uf_order *o, uf_order_flow *flow);
-void uf_order_receipt_sent(uf_order *o, uf_order_flow *flow);
+void uf_order_receipt_pace(uf_order *o, uf_order_flow *flow);
 int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number);
 void uf_order_quiet_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number);
 

@@ -136,6 +136,7 @@ static void init_flow(uf_order *o, uint32_t index)
     f->tx_imm[0] = f->tx_msg[0] = f->rx_imm[0] = f->rx_msg[0] = f->arrived[0] = first;
     f->imm_told = f->msg_told = first;
     f->imm_proof = f->msg_proof = first - 1; /* nothing was told yet */
+    f->epoch_first = 2 * first;
     f->ask_number[0] = (2 * first) & UF_IMM_VALUE_MASK;
     f->imm_limit = first + c->credits;
     f->msg_limit = first + o->general;
