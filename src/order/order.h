@@ -121,8 +121,9 @@ typedef struct uf_order_op {
     uint64_t user;                                         /* not 0: `done` will be called with it */
 } uf_order_op;
 
-/* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once. UF_EAGAIN: the
- * queue is full and nothing happened. UF_EINVAL / the lane's error: refused. */
+/* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once, or `done` tells why not
+ * (within this call if its post broke the network). UF_EAGAIN: the queue is full and nothing happened. UF_EINVAL / the lane's error:
+ * refused, `done` will not be called. */
 int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op);
 
 /* Completion. A mark notes what has been submitted on a lane so far; `done` tells when all of that is complete to the level

@@ -505,12 +505,12 @@ int uf_order_enqueue(uf_order *o, uf_order_lane *lane, const uf_order_op *op, uf
     bool first = lane->queue.head == UF_NONE;
     uf_order_queue_push(o, &lane->queue, entry);
     uint32_t posted = 0;
-    /* `done` is never called from within submit, so what is complete without a WR waits for progress. */
+    /* What is complete without a WR is told by progress: submit calls `done` only for what it breaks. */
     bool empty = op->bytes == 0 && (op->kind == UF_ORDER_PUT || op->kind == UF_ORDER_GET);
     if (first)
         lane->detour = true;
     if (first && tried == UF_HOLD_RAIL && flow->stalled == 0 && !empty && uf_order_pump_lane(o, lane, &posted) == UF_HOLD_FAILED)
-        return flow->status;
+        return op->user ? UF_OK : flow->status; /* `done` has told its end, and nobody is told twice */
     if (uf_order_lane_has_work(lane))
         uf_order_lane_activate(o, lane);
     return UF_OK;

@@ -291,15 +291,24 @@ static int ended(const uf_order *o, const uf_order_lane *lane)
                    o->config.self, lane->flow->peer);
 }
 
+/* The context's fence epoch has moved: what is submitted now is behind a boundary. Asking for the receipt may break the network. */
+static int cross_fence(uf_order *o, uf_order_lane *lane)
+{
+    bool made = uf_order_lane_fence(o, lane);
+    return lane->status ? lane->status : made ? UF_OK : UF_EAGAIN;
+}
+
 int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op)
 {
     uf_order_flow *flow = lane->flow;
     uf_order_hold hold = UF_HOLD_RAIL;
     if (uf_unlikely(lane->status))
         return ended(order, lane);
-    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen) &&
-        !uf_order_lane_fence(order, lane))
-        return UF_EAGAIN;
+    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen)) {
+        int rc = cross_fence(order, lane);
+        if (rc)
+            return rc;
+    }
     if (uf_unlikely(lane->fence) && uf_order_lane_done_there(lane, lane->fence))
         lane->fence = 0;
     bool open = lane->fence == 0 || (uf_order_mutant(order, UF_MUTANT_7_FENCE) && op->kind != UF_ORDER_SIGNAL);
