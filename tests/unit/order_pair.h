@@ -42,7 +42,7 @@ typedef struct pair {
     bool refuse;    /* posts say UF_EAGAIN */
     bool stop_imm;  /* the receivers consume nothing */
     bool stop_sent; /* own CQEs do not come */
-    int post_error;  /* the network breaks: posts say this */
+    int post_error; /* the network breaks: posts say this */
     int apply_error;
     uint64_t old; /* what fetches fetch */
 } pair;
