@@ -155,25 +155,29 @@ bool uf_engine_thread_arm(uf_engine *e)
 
 /* ---------------------------------------------------------------- operations */
 
+static int no_room(uf_engine *e, const uf_order_lane *lane)
+{
+    uint32_t peer = uf_order_lane_peer(lane);
+    char how[256];
+    uf_engine_describe(e, peer, how, sizeof how);
+    return uf_fail(UF_ETIMEDOUT,
+                   "PE %d: an operation to PE %u found no room in the queues until its deadline: the network or a peer does not "
+                   "take what was sent (%s); UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
+                   e->pe, peer, how);
+}
+
 /* Between two tries of a caller that found the queues full: UF_OK to try again. The clock is read only here, so that
  * an operation that finds room costs no system call. */
-static int back_off(uf_engine *e, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
+static int back_off(uf_engine *e, const uf_order_lane *lane, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
 {
     if (timeout_ns == 0)
         return uf_fail(UF_EAGAIN, "PE %d: the queues are full and the caller asked not to wait (UF_NOWAIT)", e->pe);
-    if (round % 64 == 0) {
+    if (round == 0) {
         uint64_t now = e->driver->now(e->driver->arg);
-        if (round == 0)
-            *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
-        else if (now >= *deadline)
-            return uf_fail(UF_ETIMEDOUT,
-                           "PE %d: an operation found no room in the queues until its deadline: the network or a peer does not "
-                           "take what was sent; UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
-                           e->pe);
+        *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
     }
-    if (uf_engine_poll(e) <= 0)
-        e->driver->relax(e->driver->arg, round);
-    return UF_OK;
+    int rc = e->host.wait(e->host.arg, round, *deadline);
+    return rc == UF_ETIMEDOUT ? no_room(e, lane) : rc;
 }
 
 int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns)
@@ -186,7 +190,7 @@ int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, u
         unlock(e);
         if (rc != UF_EAGAIN)
             return rc;
-        rc = back_off(e, timeout_ns, &deadline, round);
+        rc = back_off(e, lane, timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }
@@ -207,7 +211,7 @@ int uf_engine_submit_many(uf_engine *e, uf_order_lane *const *lanes, const uf_or
         ring(e);
         unlock(e);
         if (rc == UF_EAGAIN)
-            rc = back_off(e, timeout_ns, &deadline, round);
+            rc = back_off(e, lanes[*done], timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }

@@ -22,6 +22,9 @@ typedef struct uf_engine_host {
     void (*failed)(void *arg, uint32_t peer, int status);
     /* Called by the progress thread about every millisecond, without the lock: bootstrap messages, deaths. */
     void (*tick)(void *arg, uint64_t now);
+    /* One round of a caller's wait, without the lock: progress, rest, and now and then a look at the clock and at the world. UF_OK to try
+     * again, UF_ETIMEDOUT (no sentence made) past the deadline, or the error that ended the world. */
+    int (*wait)(void *arg, uint32_t round, uint64_t deadline);
 } uf_engine_host;
 
 /* What both ends of a flow must count by alike. */
@@ -53,7 +56,8 @@ void uf_engine_destroy(uf_engine *engine);
 
 int uf_engine_lane_open(uf_engine *engine, uf_order_ctx *ctx, uint32_t peer, uf_order_lane **lane);
 int uf_engine_lane_close(uf_engine *engine, uf_order_lane *lane);
-/* Starts one operation. When queues are full it makes progress and tries again for `timeout_ns` (0: UF_EAGAIN at once). */
+/* Starts one operation. When queues are full it makes progress and tries again for `timeout_ns` (0: UF_EAGAIN at once), or until the
+ * world ends. */
 int uf_engine_submit(uf_engine *engine, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns);
 /* The same for many, one doorbell; *done of them were accepted. */
 int uf_engine_submit_many(uf_engine *engine, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t timeout_ns,

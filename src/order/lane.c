@@ -286,6 +286,11 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
     return UF_OK;
 }
 
+uint32_t uf_order_lane_peer(const uf_order_lane *lane)
+{
+    return lane->flow->peer;
+}
+
 static void lane_release(uf_order *order, uf_order_lane *lane)
 {
     uf_order_lane_deactivate(order, lane);

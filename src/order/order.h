@@ -97,6 +97,8 @@ typedef struct uf_order_ctx {
 int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_order_lane **lane);
 /* The lane must be quiet (else UF_EAGAIN). Its number at the receiver is given back. */
 int uf_order_lane_close(uf_order *order, uf_order_lane *lane);
+/* The PE that it leads to; any thread. */
+uint32_t uf_order_lane_peer(const uf_order_lane *lane);
 
 /* ---------------------------------------------------------------- operations */
 

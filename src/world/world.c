@@ -69,9 +69,9 @@ static void engine_failed(void *arg, uint32_t peer, int status)
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
 {
     uf_foreign_serve(w);
-    if (w->fabric && uf_engine_poll(w->engine) > 0)
-        return round % 64 == 63 ? uf_world_check(w) : UF_OK;
-    w->driver->relax(w->driver->arg, round);
+    if (!w->fabric || uf_engine_poll(w->engine) <= 0)
+        w->driver->relax(w->driver->arg, round);
+    /* Also while something comes with every poll: it need not be what this wait is for. */
     if (round % 64 != 63)
         return UF_OK;
     if (round % 1024 == 1023)
@@ -80,6 +80,12 @@ int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
     if (rc)
         return rc;
     return deadline != UINT64_MAX && w->driver->now(w->driver->arg) >= deadline ? UF_ETIMEDOUT : UF_OK;
+}
+
+/* Edge of the engine: what its callers wait with for room. */
+static int engine_wait(void *arg, uint32_t round, uint64_t deadline)
+{
+    return uf_world_wait_step(arg, round, deadline);
 }
 
 /* What the bootstrap waits with: peers may need this PE's progress to arrive at all. */
@@ -205,7 +211,7 @@ static int start_engine(uf_world *w)
         .n_pes = w->n_pes,
         .fabric = w->fabric,
         .driver = w->driver,
-        .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick},
+        .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick, engine_wait},
         .local_pes = local,
     };
     uf_engine_limits agreed;

@@ -1,0 +1,246 @@
+/* test_world_waits.c - waits end when they say, whatever the network does: two PEs over a network that is made here and brings nothing to
+ * the other, in a time that is made here: each look at the clock and each rest is a microsecond. PE 1 only takes part in what is collective. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/driver.h"
+#include "fabric/fabric.h"
+#include "order/codec.h"
+#include "unfence/unfence.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CQES = 1024, PATIENCE = 1 << 22 };
+
+typedef struct net {
+    uf_fabric fabric;
+    uf_world *world;
+    uint64_t now, polls;
+    bool busy;           /* something comes with every poll: weak adds to signal word 0 */
+    bool full;           /* posts are refused */
+    uint64_t abort_when; /* the program aborts its world at this time; 0: never */
+    uf_cqe cqes[CQES];
+    uint32_t n;
+} net;
+
+static net nets[2];
+
+static uint64_t net_now(void *arg)
+{
+    return ((net *)arg)->now += 1000;
+}
+
+static void net_relax(void *arg, uint32_t round)
+{
+    net *n = arg;
+    (void)round;
+    n->now += 1000;
+    sched_yield();
+    if (n->abort_when && n->now >= n->abort_when) {
+        n->abort_when = 0;
+        uf_world_abort(n->world, "the program's own reason");
+    }
+}
+
+static const uf_driver drivers[2] = {{&nets[0], net_now, net_relax, false}, {&nets[1], net_now, net_relax, false}};
+
+static const struct uf_fabric_ops net_ops;
+
+static int net_open(const uf_fabric_params *params, uf_fabric **out)
+{
+    net *n = params->arg;
+    n->fabric = (uf_fabric){&net_ops,
+                            {.fabric = "made",
+                             .provider = "made",
+                             .n_rails = 1,
+                             .imm_bits = 32,
+                             .imm_placed = true,
+                             .write_placed = true,
+                             .max_message = 1 << 20,
+                             .tx_depth = 64,
+                             .cq_depth = UINT32_MAX,
+                             .max_receives = UINT32_MAX,
+                             .address_bytes = 1}};
+    *out = &n->fabric;
+    return UF_OK;
+}
+
+static void net_close(uf_fabric *f)
+{
+    (void)f;
+}
+
+static int net_address(uf_fabric *f, uint32_t rail, void *address)
+{
+    (void)f, (void)rail;
+    *(char *)address = 0;
+    return UF_OK;
+}
+
+static int net_connect(uf_fabric *f, uint32_t rail, uint32_t peer, const void *address)
+{
+    (void)f, (void)rail, (void)peer, (void)address;
+    return UF_OK;
+}
+
+static int net_register(uf_fabric *f, void *ptr, size_t bytes, bool remote, uf_mr **mr)
+{
+    (void)f, (void)bytes, (void)remote;
+    *mr = ptr;
+    return UF_OK;
+}
+
+static void net_mr_close(uf_fabric *f, uf_mr *mr)
+{
+    (void)f, (void)mr;
+}
+
+static void net_key(const uf_mr *mr, uint32_t rail, uf_fabric_key *key)
+{
+    (void)mr, (void)rail;
+    *key = (uf_fabric_key){0, 0};
+}
+
+static int net_post(uf_fabric *f, const uf_wr *wr)
+{
+    net *n = (net *)(void *)f;
+    if (n->full || n->n + 2 > CQES)
+        return UF_EAGAIN;
+    if (wr->verb == UF_VERB_WRITE_IMM)
+        n->cqes[n->n++] = (uf_cqe){.kind = UF_CQE_IMM, .imm = wr->imm};
+    n->cqes[n->n++] = (uf_cqe){.kind = UF_CQE_SENT, .cookie = wr->cookie};
+    return UF_OK;
+}
+
+static int net_poll(uf_fabric *f, uf_cqe *cqes, int max)
+{
+    net *n = (net *)(void *)f;
+    if (++n->polls == PATIENCE)
+        n->busy = false; /* the wait would never end */
+    uint32_t got = n->n < (uint32_t)max ? n->n : (uint32_t)max;
+    memcpy(cqes, n->cqes, got * sizeof *cqes);
+    memmove(n->cqes, n->cqes + got, (n->n - got) * sizeof *cqes);
+    n->n -= got;
+    if (n->busy && got < (uint32_t)max)
+        cqes[got++] = (uf_cqe){.kind = UF_CQE_IMM, .imm = uf_imm_add(0, 0, 1)};
+    return (int)got;
+}
+
+static const char *net_error(uf_fabric *f)
+{
+    (void)f;
+    return "made up";
+}
+
+static const struct uf_fabric_ops net_ops = {.name = "made",
+                                             .open = net_open,
+                                             .close = net_close,
+                                             .address = net_address,
+                                             .connect = net_connect,
+                                             .mr_register = net_register,
+                                             .mr_close = net_mr_close,
+                                             .mr_key = net_key,
+                                             .post = net_post,
+                                             .poll = net_poll,
+                                             .error = net_error};
+
+static struct uf_group *group;
+static pthread_t other;
+static uint64_t *sigs; /* PE 0's */
+
+static int create(int pe, uint64_t **words)
+{
+    uf_world_options o = UF_WORLD_OPTIONS;
+    o.group = group;
+    o.pe = pe;
+    o.heap_bytes = 1 << 20;
+    o.timeout_ns = 1000000000;
+    o.driver = &drivers[pe];
+    o.fabric_ops = &net_ops;
+    o.fabric_arg = &nets[pe];
+    int rc = uf_world_create(&o, &nets[pe].world);
+    return rc ? rc : uf_signal_alloc(nets[pe].world, 1, UF_SIGNAL_DEFAULT, words);
+}
+
+static void *other_pe(void *arg)
+{
+    uint64_t *words;
+    (void)arg;
+    create(1, &words);
+    uf_world_destroy(nets[1].world);
+    return NULL;
+}
+
+static int make_world(void **state)
+{
+    (void)state;
+    memset(nets, 0, sizeof nets);
+    assert_int_equal(uf_group_create(2, &group), UF_OK);
+    assert_int_equal(pthread_create(&other, NULL, other_pe, NULL), 0);
+    assert_int_equal(create(0, &sigs), UF_OK);
+    return 0;
+}
+
+static int end_world(void **state)
+{
+    (void)state;
+    nets[0].busy = nets[0].full = false;
+    uf_world_destroy(nets[0].world);
+    pthread_join(other, NULL);
+    uf_group_destroy(group);
+    return 0;
+}
+
+/* C24: a wait whose signal does not come runs out at its deadline also where other traffic never pauses. */
+static void wait_runs_out_while_other_signals_come(void **state)
+{
+    (void)state;
+    uf_world *w = nets[0].world;
+    nets[0].busy = true;
+    assert_int_equal(uf_wait(w, sigs, UF_GE, 1, 1000000), UF_ETIMEDOUT);
+    const uf_wait_list list = {.sigs = (const uint64_t *const[]){sigs}, .n = 1, .cmp = UF_GE, .value = 1};
+    assert_int_equal(uf_wait_all(w, &list, 1000000), UF_ETIMEDOUT);
+    assert_true(nets[0].polls < PATIENCE);
+}
+
+/* C23: who waits for room in the queues hears that the world was aborted, and does not wait for its own deadline. */
+static void wait_for_room_ends_with_the_world(void **state)
+{
+    (void)state;
+    int rc = UF_OK;
+    nets[0].full = true;
+    nets[0].abort_when = nets[0].now + 10000000;
+    for (int i = 0; i < 100000 && !rc; i++)
+        rc = uf_signal(uf_ctx_default(nets[0].world), sigs, UF_SIGNAL_ADD, 1, 1, UF_WEAK);
+    assert_int_equal(rc, UF_EABORTED);
+    assert_non_null(strstr(uf_error_message(), "the program's own reason"));
+}
+
+/* ... and without an abort it does, with a sentence that names the peer. */
+static void wait_for_room_runs_out(void **state)
+{
+    (void)state;
+    int rc = UF_OK;
+    nets[0].full = true;
+    for (int i = 0; i < 100000 && !rc; i++)
+        rc = uf_signal(uf_ctx_default(nets[0].world), sigs, UF_SIGNAL_ADD, 1, 1, UF_WEAK);
+    assert_int_equal(rc, UF_ETIMEDOUT);
+    assert_non_null(strstr(uf_error_message(), "to PE 1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(wait_runs_out_while_other_signals_come, make_world, end_world),
+        cmocka_unit_test_setup_teardown(wait_for_room_ends_with_the_world, make_world, end_world),
+        cmocka_unit_test_setup_teardown(wait_for_room_runs_out, make_world, end_world),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
