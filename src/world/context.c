@@ -59,6 +59,7 @@ void uf_ctx_free(uf_ctx *ctx)
     free(ctx);
 }
 
+/* A lane that is closed is another context's soon, so it is forgotten at once: this one may have to live on. */
 static int close_lanes(uf_ctx *ctx, uint64_t deadline)
 {
     uf_world *w = ctx->world;
@@ -68,6 +69,7 @@ static int close_lanes(uf_ctx *ctx, uint64_t deadline)
         for (uint32_t round = 0; lane && (rc = uf_engine_lane_close(w->engine, lane)) == UF_EAGAIN; round++)
             if ((rc = uf_world_wait_step(w, round, deadline)))
                 return rc;
+        atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
     }
     return UF_OK;
 }

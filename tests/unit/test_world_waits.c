@@ -1,5 +1,6 @@
-/* test_world_waits.c - waits end when they say, whatever the network does: two PEs over a network that is made here and brings nothing to
- * the other, in a time that is made here: each look at the clock and each rest is a microsecond. PE 1 only takes part in what is collective. */
+/* test_world_waits.c - waits end when they say, whatever the network does: three PEs over a network that is made here and in which no
+ * other PE answers but as far as it is made up here, in a time that is made here: each look at the clock and each rest is a microsecond.
+ * PEs 1 and 2 only take part in what is collective. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CQES = 1024, PATIENCE = 1 << 22 };
+enum { PES = 3, CQES = 1024, PATIENCE = 1 << 22 };
 
 typedef struct net {
     uf_fabric fabric;
@@ -25,12 +26,14 @@ typedef struct net {
     uint64_t now, polls;
     bool busy;           /* something comes with every poll: weak adds to signal word 0 */
     bool full;           /* posts are refused */
+    bool keep_last;      /* the message that closes a lane to PE 2 is refused */
+    uint32_t closed;     /* lanes to PE 1 */
     uint64_t abort_when; /* the program aborts its world at this time; 0: never */
     uf_cqe cqes[CQES];
     uint32_t n;
 } net;
 
-static net nets[2];
+static net nets[PES];
 
 static uint64_t net_now(void *arg)
 {
@@ -49,7 +52,8 @@ static void net_relax(void *arg, uint32_t round)
     }
 }
 
-static const uf_driver drivers[2] = {{&nets[0], net_now, net_relax, false}, {&nets[1], net_now, net_relax, false}};
+static const uf_driver drivers[PES] = {
+    {&nets[0], net_now, net_relax, false}, {&nets[1], net_now, net_relax, false}, {&nets[2], net_now, net_relax, false}};
 
 static const struct uf_fabric_ops net_ops;
 
@@ -108,14 +112,40 @@ static void net_key(const uf_mr *mr, uint32_t rail, uf_fabric_key *key)
     *key = (uf_fabric_key){0, 0};
 }
 
+/* What the peer would say to a request, as if it had applied everything. */
+static void answer(net *n, const uf_wr *wr)
+{
+    uf_cqe *cqe = &n->cqes[n->n];
+    *cqe = (uf_cqe){.kind = UF_CQE_IMM, .peer = wr->peer};
+    if (wr->verb == UF_VERB_WRITE_IMM) {
+        if (uf_imm_kind(wr->imm) != UF_IMM_CONTROL || uf_imm_type(wr->imm) != UF_CONTROL_QUIET)
+            return;
+        cqe->imm = uf_imm_control(UF_CONTROL_RECEIPT, uf_imm_control_bit(wr->imm), uf_imm_value(wr->imm));
+    } else {
+        uf_order_wire open;
+        uf_wire_decode(wr->message, &open);
+        if (uf_wire_type(&open) != UF_MSG_LANE_OPEN)
+            return;
+        uf_order_wire grant = {.type = UF_MSG_LANE_GRANT, .aux = open.aux, .address = open.address};
+        cqe->kind = UF_CQE_MESSAGE;
+        uf_wire_encode(&grant, cqe->message);
+    }
+    n->n++;
+}
+
 static int net_post(uf_fabric *f, const uf_wr *wr)
 {
     net *n = (net *)(void *)f;
-    if (n->full || n->n + 2 > CQES)
+    uf_order_wire w = {.type = 0};
+    if (wr->verb == UF_VERB_SEND)
+        uf_wire_decode(wr->message, &w);
+    bool last = uf_wire_type(&w) == UF_MSG_LANE_CLOSE;
+    if (n->full || n->n + 2 > CQES || (last && n->keep_last && wr->peer == 2))
         return UF_EAGAIN;
-    if (wr->verb == UF_VERB_WRITE_IMM)
-        n->cqes[n->n++] = (uf_cqe){.kind = UF_CQE_IMM, .imm = wr->imm};
+    n->closed += last && wr->peer == 1;
     n->cqes[n->n++] = (uf_cqe){.kind = UF_CQE_SENT, .cookie = wr->cookie};
+    if (wr->verb == UF_VERB_WRITE_IMM || wr->verb == UF_VERB_SEND)
+        answer(n, wr);
     return UF_OK;
 }
 
@@ -152,7 +182,7 @@ static const struct uf_fabric_ops net_ops = {.name = "made",
                                              .error = net_error};
 
 static struct uf_group *group;
-static pthread_t other;
+static pthread_t others[PES];
 static uint64_t *sigs; /* PE 0's */
 
 static int create(int pe, uint64_t **words)
@@ -172,9 +202,9 @@ static int create(int pe, uint64_t **words)
 static void *other_pe(void *arg)
 {
     uint64_t *words;
-    (void)arg;
-    create(1, &words);
-    uf_world_destroy(nets[1].world);
+    int pe = (int)(intptr_t)arg;
+    create(pe, &words);
+    uf_world_destroy(nets[pe].world);
     return NULL;
 }
 
@@ -182,8 +212,9 @@ static int make_world(void **state)
 {
     (void)state;
     memset(nets, 0, sizeof nets);
-    assert_int_equal(uf_group_create(2, &group), UF_OK);
-    assert_int_equal(pthread_create(&other, NULL, other_pe, NULL), 0);
+    assert_int_equal(uf_group_create(PES, &group), UF_OK);
+    for (intptr_t pe = 1; pe < PES; pe++)
+        assert_int_equal(pthread_create(&others[pe], NULL, other_pe, (void *)pe), 0);
     assert_int_equal(create(0, &sigs), UF_OK);
     return 0;
 }
@@ -191,9 +222,10 @@ static int make_world(void **state)
 static int end_world(void **state)
 {
     (void)state;
-    nets[0].busy = nets[0].full = false;
+    nets[0].busy = nets[0].full = nets[0].keep_last = false;
     uf_world_destroy(nets[0].world);
-    pthread_join(other, NULL);
+    for (int pe = 1; pe < PES; pe++)
+        pthread_join(others[pe], NULL);
     uf_group_destroy(group);
     return 0;
 }
@@ -235,12 +267,35 @@ static void wait_for_room_runs_out(void **state)
     assert_non_null(strstr(uf_error_message(), "to PE 1"));
 }
 
+/* A context whose end runs out of time lives on, and its end can be tried again: each lane is closed once. */
+static void end_of_a_context_can_be_tried_again(void **state)
+{
+    (void)state;
+    uf_ctx *ctx, *next;
+    assert_int_equal(uf_ctx_create(nets[0].world, NULL, &ctx), UF_OK);
+    for (int pe = 1; pe < PES; pe++)
+        assert_int_equal(uf_signal(ctx, sigs, UF_SIGNAL_SET, 1, pe, UF_WEAK), UF_OK);
+    nets[0].keep_last = true;
+    assert_int_equal(uf_ctx_destroy(ctx), UF_ETIMEDOUT);
+    assert_int_equal(nets[0].closed, 1);
+    /* Another context takes the place of the lane that was closed. */
+    assert_int_equal(uf_ctx_create(nets[0].world, NULL, &next), UF_OK);
+    assert_int_equal(uf_signal(next, sigs, UF_SIGNAL_SET, 1, 1, UF_WEAK), UF_OK);
+    assert_int_equal(uf_quiet(next), UF_OK);
+    nets[0].keep_last = false;
+    assert_int_equal(uf_ctx_destroy(ctx), UF_OK);
+    assert_int_equal(nets[0].closed, 1);
+    assert_int_equal(uf_ctx_destroy(next), UF_OK);
+    assert_int_equal(nets[0].closed, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(wait_runs_out_while_other_signals_come, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_ends_with_the_world, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_runs_out, make_world, end_world),
+        cmocka_unit_test_setup_teardown(end_of_a_context_can_be_tried_again, make_world, end_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
