@@ -174,6 +174,7 @@ typedef struct uf_order_slot {
     uint32_t next;
     uint16_t sequence; /* of the request: an answer to an older one is told by it */
     uint16_t id;
+    uint16_t requests; /* for a lane that it was used for: a copy of an older one is told by that */
     uint8_t type;
     uint8_t batch;
 } uf_order_slot;
@@ -298,6 +299,7 @@ struct uf_order {
     uf_wr *saved; /* by cookie, if `save` */
     uf_order_entry *entries;
     uf_order_slot *slots;    /* [n_flows][answers] */
+    uint16_t *requests;      /* [n_flows][answers]: the last request for a lane that a peer's slot was used for */
     uf_order_parked *parked; /* [n_flows][message_credits] */
     uf_order_window *windows;
     uint32_t *hash; /* (flow, lane id) -> window */

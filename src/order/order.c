@@ -83,7 +83,7 @@ uint64_t uf_order_remote_cqes(const uf_order_config *config)
 /* ---------------------------------------------------------------- memory */
 
 typedef struct layout {
-    size_t flows, lanes, acked, cookies, saved, entries, slots, parked, windows, maps, hash, ids, total;
+    size_t flows, lanes, acked, cookies, saved, entries, slots, requests, parked, windows, maps, hash, ids, total;
     uint32_t buckets;
 } layout;
 
@@ -108,6 +108,7 @@ static layout lay_out(const uf_order_config *c)
     l.saved = place(&at, c->n_rails > 1 || c->duplicates ? c->tx_depth : 0, sizeof(uf_wr));
     l.entries = place(&at, c->queue_ops, sizeof(uf_order_entry));
     l.slots = place(&at, (uint64_t)c->n_flows * answers_of(c), sizeof(uf_order_slot));
+    l.requests = place(&at, (uint64_t)c->n_flows * answers_of(c), sizeof(uint16_t));
     l.parked = place(&at, (uint64_t)c->n_flows * c->message_credits, sizeof(uf_order_parked));
     l.windows = place(&at, c->max_lanes, sizeof(uf_order_window));
     l.maps = place(&at, c->max_lanes * words, sizeof(uint64_t));
@@ -220,6 +221,7 @@ int uf_order_create(const uf_order_config *config, const uf_order_edges *edges, 
     o->saved = (uf_wr *)(block + l.saved);
     o->entries = (uf_order_entry *)(block + l.entries);
     o->slots = (uf_order_slot *)(block + l.slots);
+    o->requests = (uint16_t *)(block + l.requests);
     o->parked = (uf_order_parked *)(block + l.parked);
     o->windows = (uf_order_window *)(block + l.windows);
     o->hash = (uint32_t *)(block + l.hash);

@@ -21,8 +21,10 @@ static void slot_take(uf_order *o, uf_order_flow *flow, const uf_order_slot *slo
 {
     uint32_t index = flow->slot_free;
     uf_order_slot *s = uf_order_slot_of(o, flow, index);
+    uint16_t requests = (uint16_t)(s->requests + (slot->type == UF_SLOT_OPEN));
     flow->slot_free = s->next;
     *s = *slot;
+    s->requests = requests;
     flow->slots_used++;
     o->outstanding++;
 }
@@ -45,6 +47,7 @@ uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_w
         return UF_HOLD_SLOT;
     uf_order_cookie like = {.type = UF_WR_REQUEST, .entry = UF_NONE};
     wire->aux = (uint16_t)flow->slot_free;
+    wire->seq = (uint16_t)(uf_order_slot_of(o, flow, flow->slot_free)->requests + 1);
     uf_order_hold hold = uf_order_post_message(o, flow, wire, &like);
     if (hold == UF_HOLD_GO)
         slot_take(o, flow, slot);

@@ -100,12 +100,135 @@ static void fence_that_breaks_the_network_ends_the_operation(void **state)
     pair_destroy(p);
 }
 
+static uint32_t type_of(const uf_wr *wr)
+{
+    uf_order_wire w = {.type = 0};
+    if (wr->verb == UF_VERB_SEND)
+        uf_wire_decode(wr->message, &w);
+    return uf_wire_type(&w);
+}
+
+/* Moves everything; each message of `type` that side 0 sends is kept in `again`. */
+static void move_and_keep(pair *p, uint32_t type, uf_wr *again, uint32_t *n)
+{
+    for (int i = 0; i < 32; i++) {
+        for (uint32_t k = 0; k < p->side[0].n_wire; k++)
+            if (type_of(&p->side[0].wire[k]) == type)
+                again[(*n)++] = p->side[0].wire[k];
+        pair_deliver(p, 0);
+        uf_order_progress(p->side[0].order);
+        pair_deliver(p, 1);
+        uf_order_progress(p->side[1].order);
+    }
+}
+
+/* Signals on `lane` are told to be applied, with either receipt bit. */
+static void expect_quiet(pair *p, uf_order_lane *lane)
+{
+    uf_order_op op = pair_signal(0);
+    uf_order_mark mark;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+        uf_order_mark_set(p->side[0].order, lane, true, &mark);
+        pair_move(p);
+        assert_int_equal(uf_order_mark_test(p->side[0].order, lane, &mark), UF_OK);
+    }
+    assert_int_equal(p->side[0].failed, 0);
+    assert_int_equal(p->side[1].failed, 0);
+}
+
+static pair *pair_of_two_rails(uint32_t max_lanes)
+{
+    uf_order_config c = pair_config();
+    c.n_rails = 2;
+    c.max_lanes = max_lanes;
+    return pair_create(&c);
+}
+
+/* Rule 16: a request for a lane that comes once more, since its rail broke, is dropped: also when the lane has ended meanwhile. */
+static void request_that_comes_twice_is_one(void **state)
+{
+    (void)state;
+    pair *p = pair_of_two_rails(1);
+    uf_order_ctx ctx = {0, 8, false};
+    uf_order_lane *lane = pair_lane(p, &ctx);
+    uf_order_op op = pair_signal(1000);
+    uf_wr again[4];
+    uint32_t n = 0;
+    assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+    move_and_keep(p, UF_MSG_LANE_OPEN, again, &n);
+    assert_int_equal(n, 1);
+    while (uf_order_lane_close(p->side[0].order, lane) == UF_EAGAIN)
+        pair_move(p);
+    pair_move(p);
+    uf_order_message(p->side[1].order, 0, again[0].message); /* must not take the only window */
+    pair_move(p);
+    lane = pair_lane(p, &ctx);
+    assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+    expect_quiet(p, lane);
+    assert_int_equal(p->side[1].word, 2000);
+    pair_destroy(p);
+}
+
+/* ... and when it was refused: it has been answered once, and counts once. */
+static void refused_request_that_comes_twice_counts_once(void **state)
+{
+    (void)state;
+    pair *p = pair_of_two_rails(1);
+    uf_order_ctx ctx = {0, 8, false};
+    uf_order_lane *first = pair_lane(p, &ctx), *second = pair_lane(p, &ctx);
+    uf_order_op op = pair_signal(1000);
+    uf_wr again[4];
+    uint32_t n = 0;
+    assert_int_equal(uf_order_submit(p->side[0].order, first, &op), UF_OK);
+    pair_move(p);
+    assert_int_equal(uf_order_submit(p->side[0].order, second, &op), UF_OK);
+    move_and_keep(p, UF_MSG_LANE_OPEN, again, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(p->side[0].failed, UF_ENOMEM); /* of that lane */
+    p->side[0].failed = 0;
+    uf_order_message(p->side[1].order, 0, again[0].message);
+    pair_move(p);
+    assert_int_equal(uf_order_submit(p->side[0].order, first, &op), UF_OK);
+    expect_quiet(p, first);
+    pair_destroy(p);
+}
+
+/* Rule 16: the end of a lane that comes once more is no news to the lane that has its number now. */
+static void end_of_a_lane_that_comes_twice_spares_its_successor(void **state)
+{
+    (void)state;
+    pair *p = pair_of_two_rails(4);
+    uf_order_ctx ctx = {0, 8, false};
+    uf_order_lane *lane = pair_lane(p, &ctx), *next = pair_lane(p, &ctx);
+    uf_order_op op = pair_signal(1000);
+    uf_wr again[4];
+    uint32_t n = 0;
+    assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+    pair_move(p);
+    while (uf_order_lane_close(p->side[0].order, lane) == UF_EAGAIN)
+        pair_move(p);
+    move_and_keep(p, UF_MSG_LANE_CLOSE, again, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(uf_order_submit(p->side[0].order, next, &op), UF_OK);
+    pair_move(p);
+    uf_order_message(p->side[1].order, 0, again[0].message);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(uf_order_submit(p->side[0].order, next, &op), UF_OK);
+    expect_quiet(p, next);
+    assert_int_equal(p->side[1].word, 6000);
+    pair_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mark_on_a_full_ring_is_reported),
         cmocka_unit_test(operation_that_breaks_the_network_ends_once),
         cmocka_unit_test(fence_that_breaks_the_network_ends_the_operation),
+        cmocka_unit_test(request_that_comes_twice_is_one),
+        cmocka_unit_test(refused_request_that_comes_twice_counts_once),
+        cmocka_unit_test(end_of_a_lane_that_comes_twice_spares_its_successor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
