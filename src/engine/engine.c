@@ -288,6 +288,17 @@ void uf_engine_counters(uf_engine *e, uf_order_counters *counters, uint64_t *eag
     unlock(e);
 }
 
+int uf_engine_watch(uf_engine *e)
+{
+    uint32_t peer;
+    if (!e->fabric)
+        return UF_OK;
+    lock(e);
+    int rc = uf_order_watch(e->order, &peer);
+    unlock(e);
+    return rc;
+}
+
 size_t uf_engine_describe(uf_engine *e, uint32_t peer, char *text, size_t bytes)
 {
     if (!e->fabric)

@@ -73,6 +73,9 @@ void uf_engine_fail_peer(uf_engine *engine, uint32_t peer, int status);
 int uf_engine_mr_register(uf_engine *engine, void *ptr, size_t bytes, bool remote, uf_mr **mr);
 void uf_engine_mr_close(uf_engine *engine, uf_mr *mr);
 void uf_engine_counters(uf_engine *engine, uf_order_counters *counters, uint64_t *eagain);
+/* To be called every few seconds: UF_OK, or UF_EAGAIN with the sentence about a peer's lane that has not moved since the last call although
+ * signals wait for it (rule 17). */
+int uf_engine_watch(uf_engine *engine);
 size_t uf_engine_describe(uf_engine *engine, uint32_t peer, char *text, size_t bytes);
 
 static inline uint64_t uf_engine_driver_now(const uf_driver *driver)

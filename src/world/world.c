@@ -34,6 +34,19 @@ int uf_world_check(uf_world *w)
     return status ? uf_error_set(status, w->why) : UF_OK;
 }
 
+enum { WATCH_SECONDS = 5 };
+
+/* The watchdog (rule 17). One of the threads that tick looks; a lane that is stuck is told of once, until none is. */
+static void watch(uf_world *w)
+{
+    uint64_t now = w->driver->now(w->driver->arg), due = atomic_load_explicit(&w->next_watch, memory_order_relaxed);
+    if (!w->fabric || now < due || !atomic_compare_exchange_strong(&w->next_watch, &due, now + WATCH_SECONDS * 1000000000ull))
+        return;
+    bool stuck = uf_engine_watch(w->engine) != UF_OK;
+    if (!atomic_exchange(&w->stuck, stuck) && stuck)
+        uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
+}
+
 /* News of aborts and deaths. By the progress thread, or by waiting callers where there is none. */
 static void tick(void *arg, uint64_t now)
 {
@@ -44,6 +57,7 @@ static void tick(void *arg, uint64_t now)
     uf_foreign_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
+    watch(w);
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
     if (rc == UF_OK)
         return;

@@ -15,6 +15,7 @@
 #include "unfence/unfence.h"
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,12 +24,12 @@ enum { PES = 3, CQES = 1024, PATIENCE = 1 << 22 };
 typedef struct net {
     uf_fabric fabric;
     uf_world *world;
-    uint64_t now, polls;
-    bool busy;           /* something comes with every poll: weak adds to signal word 0 */
-    bool full;           /* posts are refused */
-    bool keep_last;      /* the message that closes a lane to PE 2 is refused */
-    uint32_t closed;     /* lanes to PE 1 */
-    uint64_t abort_when; /* the program aborts its world at this time; 0: never */
+    uint64_t now, tick, polls; /* ns */
+    bool busy;                 /* something comes with every poll: weak adds to signal word 0 */
+    bool full;                 /* posts are refused */
+    bool keep_last;            /* the message that closes a lane to PE 2 is refused */
+    uint32_t closed;           /* lanes to PE 1 */
+    uint64_t abort_when;       /* the program aborts its world at this time; 0: never */
     uf_cqe cqes[CQES];
     uint32_t n;
 } net;
@@ -37,14 +38,15 @@ static net nets[PES];
 
 static uint64_t net_now(void *arg)
 {
-    return ((net *)arg)->now += 1000;
+    net *n = arg;
+    return n->now += n->tick;
 }
 
 static void net_relax(void *arg, uint32_t round)
 {
     net *n = arg;
     (void)round;
-    n->now += 1000;
+    n->now += n->tick;
     sched_yield();
     if (n->abort_when && n->now >= n->abort_when) {
         n->abort_when = 0;
@@ -212,6 +214,8 @@ static int make_world(void **state)
 {
     (void)state;
     memset(nets, 0, sizeof nets);
+    for (int pe = 0; pe < PES; pe++)
+        nets[pe].tick = 1000;
     assert_int_equal(uf_group_create(PES, &group), UF_OK);
     for (intptr_t pe = 1; pe < PES; pe++)
         assert_int_equal(pthread_create(&others[pe], NULL, other_pe, (void *)pe), 0);
@@ -289,12 +293,49 @@ static void end_of_a_context_can_be_tried_again(void **state)
     assert_int_equal(nets[0].closed, 2);
 }
 
+static char told[1024];
+static int n_told;
+
+static void note_line(void *arg, int level, const char *line)
+{
+    (void)arg;
+    if (level == UF_LOG_WARN && n_told++ == 0)
+        snprintf(told, sizeof told, "%s", line);
+}
+
+/* Brings a message of PE 1. */
+static void bring(const uf_order_wire *wire)
+{
+    uf_cqe *cqe = &nets[0].cqes[nets[0].n++];
+    *cqe = (uf_cqe){.kind = UF_CQE_MESSAGE, .peer = 1};
+    uf_wire_encode(wire, cqe->message);
+}
+
+/* Rule 17, C24: a signal that waits for parts of its put which do not come is told of within seconds, once, while the program waits. */
+static void stuck_lane_is_told_of_once(void **state)
+{
+    (void)state;
+    const uf_order_wire open = {.type = UF_MSG_LANE_OPEN, .seq = 1, .address = 5, .operand = 8};
+    const uf_order_wire signal = {.type = UF_MSG_SIGNAL, .op = UF_ATOMIC_ADD | UF_MSG_INDEXED, .seq = 2, .aux = 2, .operand = 1};
+    bring(&open);
+    bring(&signal);
+    n_told = 0;
+    nets[0].tick = 100000;
+    uf_set_logger(note_line, NULL);
+    assert_int_equal(uf_wait(nets[0].world, sigs, UF_GE, 1, 60000000000), UF_ETIMEDOUT);
+    uf_set_logger(NULL, NULL);
+    assert_int_equal(n_told, 1);
+    assert_non_null(strstr(told, "unfence: PE 0: warn: lane 0 from PE 1 waits for sequence 0"));
+    assert_non_null(strstr(told, "0 of 2 arrivals"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(wait_runs_out_while_other_signals_come, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_ends_with_the_world, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_runs_out, make_world, end_world),
+        cmocka_unit_test_setup_teardown(stuck_lane_is_told_of_once, make_world, end_world),
         cmocka_unit_test_setup_teardown(end_of_a_context_can_be_tried_again, make_world, end_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
