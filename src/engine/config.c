@@ -59,7 +59,7 @@ int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
         .credits = limits.credits,
         .message_credits = limits.messages,
         .tx_depth = (uint32_t)least((uint64_t)set[UF_SET_QUEUE_DEPTH], caps->tx_depth * (uint64_t)caps->n_rails),
-        .queue_ops = 2 * (uint32_t)set[UF_SET_QUEUE_DEPTH],
+        .queue_ops = 2 * (uint32_t)(set[UF_SET_QUEUE_DEPTH] > p->n_pes ? set[UF_SET_QUEUE_DEPTH] : p->n_pes),
         .max_lanes = (uint32_t)set[UF_SET_MAX_LANES],
         .max_local_lanes = (uint32_t)set[UF_SET_MAX_LANES],
         .max_fetches = limits.messages,

@@ -282,12 +282,15 @@ struct uf_order {
     bool by_receipt; /* windows and adds are proven by receipts, not by own CQEs */
     bool save;       /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
     bool attention;  /* progress may have something to do */
-    uint32_t cookie_free, cookies_free, cookie_reserve;
+    uint32_t cookie_free, cookies_free;
+    uint32_t cookie_reserve;     /* the last ones are for controls and answers, */
+    uint32_t cookie_first;       /* and those before them for the first WR of a flow that has none */
     uint32_t imm_half, msg_half; /* credits come back when so many were consumed */
     uint32_t general, answers;   /* messages of a flow: with credits, and reserved for answers */
     uint32_t rails_alive, drains_awaited;
     uint32_t next_rail;
     uint32_t entry_free, entries_free;
+    uint32_t flows_queued; /* flows with an entry: for each other one a place is kept */
     uint32_t lane_free, lanes_used, window_free, windows_used;
     uint32_t active_head, active_tail, n_active;
     uint32_t replay_head, replay_tail;

@@ -193,6 +193,7 @@ static void init_rules(uf_order *o)
     o->by_receipt = !c->imm_placed || !one_rail;
     o->save = c->duplicates || !one_rail;
     o->cookie_reserve = c->tx_depth / 8 ? c->tx_depth / 8 : 1;
+    o->cookie_first = c->n_flows < c->tx_depth / 4 ? c->n_flows : c->tx_depth / 4;
     o->rails_alive = (1u << c->n_rails) - 1;
     o->active_head = o->active_tail = o->replay_head = o->replay_tail = UF_NONE;
 }

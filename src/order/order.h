@@ -38,8 +38,9 @@ typedef struct uf_order_config {
     uint32_t message_credits; /* messages in flight per flow, at least 2: up to half of them, at most max_fetches, are kept for
                                  answers; also the size of its pool of held messages */
     uint32_t tx_depth;        /* WRs in flight on this endpoint, all rails: size of the cookie table */
-    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. More than
-                                 n_flows, so that peers which do not move leave room for the others */
+    uint32_t
+        queue_ops; /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. One is kept for each
+                                 flow, so more than n_flows */
     uint32_t max_lanes;       /* receiver's pool: lanes of all peers that may use sequences here at once */
     uint32_t max_local_lanes; /* lanes that may be open on our side at once */
     uint32_t max_fetches;     /* fetching atomics in flight per flow */

@@ -56,17 +56,24 @@ uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_w
 
 /* ---------------------------------------------------------------- entries */
 
+/* Places are shared so that flows which do not move always leave one for each of the others; of the rest no flow holds more than is free. */
+static bool place_free(const uf_order *o, const uf_order_flow *flow)
+{
+    uint32_t kept = o->config.n_flows - o->flows_queued;
+    uint32_t room = o->entries_free > kept ? o->entries_free - kept : 0;
+    return flow->queued == 0 || flow->queued < room || uf_order_mutant(o, UF_MUTANT_10_HOG);
+}
+
 static uint32_t entry_new(uf_order *o, uf_order_lane *lane, const uf_order_op *op)
 {
     uf_order_flow *flow = lane->flow;
     uint32_t index = o->entry_free;
-    /* Places are shared so that flows which do not move always leave one for the next: no flow holds more than is free. */
-    if (index == UF_NONE || (flow->queued >= o->entries_free && !uf_order_mutant(o, UF_MUTANT_10_HOG)))
+    if (index == UF_NONE || !place_free(o, flow))
         return UF_NONE;
     uf_order_entry *e = &o->entries[index];
     o->entry_free = e->next;
     o->entries_free--;
-    flow->queued++;
+    o->flows_queued += flow->queued++ == 0;
     uint64_t used = o->config.queue_ops - o->entries_free;
     if (used > o->counters.max_queue)
         o->counters.max_queue = used;
@@ -83,7 +90,7 @@ static uint32_t entry_new(uf_order *o, uf_order_lane *lane, const uf_order_op *o
 void uf_order_entry_free(uf_order *o, uint32_t entry)
 {
     uf_order_entry *e = &o->entries[entry];
-    e->lane->flow->queued--;
+    o->flows_queued -= --e->lane->flow->queued == 0;
     e->lane = NULL;
     e->next = o->entry_free;
     o->entry_free = entry;

@@ -220,12 +220,70 @@ static void end_of_a_lane_that_comes_twice_spares_its_successor(void **state)
     pair_destroy(p);
 }
 
+enum { MANY = 64 };
+
+static int take_any(void *arg, const uf_wr *wr)
+{
+    uint32_t *posted = arg;
+    posted[wr->peer]++;
+    return UF_OK;
+}
+
+static int apply_none(void *arg, const uf_order_signal *signal, uint64_t *old)
+{
+    (void)arg, (void)signal, (void)old;
+    return UF_OK;
+}
+
+static void done_none(void *arg, uint64_t user, int status, uint64_t value)
+{
+    (void)arg, (void)user, (void)status, (void)value;
+}
+
+static void failed_none(void *arg, uint32_t flow, int status)
+{
+    (void)arg, (void)flow, (void)status;
+}
+
+/* G12, rule 10: all peers but one neither consume nor let anything complete, and each was given all that it could be: the last one still
+ * gets its turn. */
+static void peers_that_do_not_move_leave_room_for_the_last(void **state)
+{
+    (void)state;
+    uint32_t posted[MANY] = {0};
+    uf_order_config c = pair_config();
+    c.n_flows = MANY;
+    c.queue_ops = 2 * MANY;
+    c.tx_depth = 4 * MANY;
+    uf_order_edges edges = {posted, take_any, apply_none, done_none, failed_none};
+    uf_order *order;
+    assert_int_equal(uf_order_create(&c, &edges, &order), UF_OK);
+    uf_order_ctx ctx = {0, 8, false};
+    uf_order_lane *lane;
+    for (uint32_t peer = 1; peer < MANY - 1; peer++) {
+        assert_int_equal(uf_order_lane_open(order, &ctx, peer, &lane), UF_OK);
+        uf_order_op weak = pair_put_signal(64, 1), message = pair_signal(1000);
+        while (uf_order_submit(order, lane, &weak) == UF_OK)
+            uf_order_progress(order);
+        while (uf_order_submit(order, lane, &message) == UF_OK)
+            uf_order_progress(order);
+        assert_true(posted[peer] > 0);
+    }
+    uf_order_op fetch = {.kind = UF_ORDER_ATOMIC, .op = UF_ATOMIC_FETCH_ADD, .width = 8, .operand = 1, .user = 7};
+    assert_int_equal(uf_order_lane_open(order, &ctx, MANY - 1, &lane), UF_OK);
+    assert_int_equal(uf_order_submit(order, lane, &fetch), UF_OK);
+    uf_order_progress(order);
+    assert_int_equal(posted[MANY - 1], 1); /* the request for the lane */
+    uf_order_destroy(order);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mark_on_a_full_ring_is_reported),
         cmocka_unit_test(operation_that_breaks_the_network_ends_once),
         cmocka_unit_test(fence_that_breaks_the_network_ends_the_operation),
+        cmocka_unit_test(peers_that_do_not_move_leave_room_for_the_last),
         cmocka_unit_test(request_that_comes_twice_is_one),
         cmocka_unit_test(refused_request_that_comes_twice_counts_once),
         cmocka_unit_test(end_of_a_lane_that_comes_twice_spares_its_successor),
