@@ -115,8 +115,14 @@ static int step(uf_engine *e)
         }
         return n;
     }
-    for (int i = 0; i < n; i++)
-        handle(e, &cqes[i]); /* an error concerns one flow and has been told through the failed edge */
+    for (int i = 0; i < n; i++) {
+        int rc = handle(e, &cqes[i]);
+        /* Other errors concern one flow and have been told through the failed edge; so may this have been, then it is told to no effect. */
+        if (rc == UF_EINTERNAL && !e->unsound) {
+            e->unsound = true;
+            e->host.failed(e->host.arg, (uint32_t)e->pe, rc);
+        }
+    }
     int posted = uf_order_progress(e->order);
     ring(e);
     return posted > 0 ? n + posted : n;

@@ -13,8 +13,9 @@ struct uf_engine {
     uf_order *order;                      /* NULL without a fabric */
     uf_fabric *fabric;
     uint64_t eagain;
-    int broken;  /* the error that ended the fabric */
-    bool unrung; /* WRs were posted whose doorbell has not rung */
+    int broken;   /* the error that ended the fabric */
+    bool unsound; /* the fabric or a peer did what none does; told once */
+    bool unrung;  /* WRs were posted whose doorbell has not rung */
 
     uf_engine_host host;
     const uf_driver *driver;

@@ -356,11 +356,12 @@ static int refuse_overlap(const uf_world *w, const uf_region *r)
         const uf_region *o = atomic_load_explicit(&w->regions[i], memory_order_relaxed);
         uintptr_t other = o ? (uintptr_t)o->base : 0;
         if (o && start < other + o->bytes && other < start + r->bytes)
-            return uf_fail(UF_EINVAL,
-                           "uf_register on PE %d: argument ptr: %p with %zu bytes overlaps %s at %p with %zu bytes; pointers into "
-                           "that are symmetric already",
-                           w->pe, (void *)r->base, r->bytes, o->heap_offset == SIZE_MAX ? "a window" : "the heap",
-                           (void *)o->base, o->bytes);
+            return uf_fail(
+                UF_EINVAL,
+                "uf_register on PE %d: argument ptr: %p with %zu bytes overlaps %s at %p with %zu bytes; pointers into "
+                "that are symmetric already",
+                w->pe, (void *)r->base, r->bytes, o->heap_offset == SIZE_MAX ? "a window" : "the heap", (void *)o->base,
+                o->bytes);
     }
     return UF_OK;
 }

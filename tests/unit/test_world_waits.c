@@ -281,6 +281,7 @@ static void end_of_a_context_can_be_tried_again(void **state)
         assert_int_equal(uf_signal(ctx, sigs, UF_SIGNAL_SET, 1, pe, UF_WEAK), UF_OK);
     nets[0].keep_last = true;
     assert_int_equal(uf_ctx_destroy(ctx), UF_ETIMEDOUT);
+    assert_non_null(strstr(uf_error_message(), "the lane to PE 2"));
     assert_int_equal(nets[0].closed, 1);
     /* Another context takes the place of the lane that was closed. */
     assert_int_equal(uf_ctx_create(nets[0].world, NULL, &next), UF_OK);
@@ -291,6 +292,15 @@ static void end_of_a_context_can_be_tried_again(void **state)
     assert_int_equal(nets[0].closed, 1);
     assert_int_equal(uf_ctx_destroy(next), UF_OK);
     assert_int_equal(nets[0].closed, 2);
+}
+
+/* What no correct network does ends the world with a sentence, and is not passed over. */
+static void completion_of_nothing_ends_the_world(void **state)
+{
+    (void)state;
+    nets[0].cqes[nets[0].n++] = (uf_cqe){.kind = UF_CQE_SENT, .cookie = 12345};
+    assert_int_equal(uf_progress(nets[0].world), UF_EINTERNAL);
+    assert_non_null(strstr(uf_error_message(), "not in flight"));
 }
 
 static char told[1024];
@@ -335,6 +345,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(wait_runs_out_while_other_signals_come, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_ends_with_the_world, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_runs_out, make_world, end_world),
+        cmocka_unit_test_setup_teardown(completion_of_nothing_ends_the_world, make_world, end_world),
         cmocka_unit_test_setup_teardown(stuck_lane_is_told_of_once, make_world, end_world),
         cmocka_unit_test_setup_teardown(end_of_a_context_can_be_tried_again, make_world, end_world),
     };
