@@ -19,12 +19,6 @@ typedef struct verdict {
 
 typedef enum group { NEEDED, HELPS, OTHER } group;
 
-const char *doctor_state_name(doctor_state state)
-{
-    static const char *const names[] = {"ok", "missing", "unknown"};
-    return names[state];
-}
-
 static group group_of(const doctor_row *row, uint32_t wanted)
 {
     return row->needed & wanted ? NEEDED : row->helps & wanted ? HELPS : OTHER;

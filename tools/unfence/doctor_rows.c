@@ -8,6 +8,12 @@
 #define NETWORKS (OFI | DOCTOR_EFA)
 #define ALL      (NETWORKS | DOCTOR_LOCAL)
 
+const char *doctor_state_name(doctor_state state)
+{
+    static const char *const names[] = {"ok", "missing", "unknown"};
+    return names[state];
+}
+
 const doctor_path doctor_paths[] = {
     {"local", DOCTOR_LOCAL},
     {"ofi:tcp", DOCTOR_TCP},
