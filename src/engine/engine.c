@@ -328,6 +328,7 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
     e->host = params->host;
     e->local_pes = params->local_pes;
     e->want_thread = params->driver->threads && strcasecmp(params->settings->text[UF_SET_PROGRESS], "inline") != 0;
+    e->want_near = params->settings->number[UF_SET_PIN_PROGRESS];
     if (e->fabric) {
         uf_order_config config;
         int rc = uf_engine_order_config(params, &config);

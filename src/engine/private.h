@@ -25,6 +25,7 @@ struct uf_engine {
     _Alignas(64) _Atomic uint64_t inline_steps; /* steps taken by callers: the thread keeps away while it grows */
     _Atomic bool stop;
     bool want_thread, thread_runs;
+    bool want_near; /* the thread stays near its NIC (near.c) */
     int wake[2]; /* pipe that ends the thread's sleep */
     pthread_t thread;
 };
@@ -33,6 +34,8 @@ int uf_engine_thread_step(uf_engine *e);
 bool uf_engine_thread_arm(uf_engine *e);
 int uf_engine_thread_start(uf_engine *e);
 void uf_engine_thread_stop(uf_engine *e);
+/* Keeps the calling thread on the cores near a NIC, found below `root`; true if it did (near.c). */
+bool uf_engine_stay_near(const char *root, const char *device, uint32_t local_pes);
 /* The protocol's sizes for a fabric: also for `unfence info`. */
 int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c);
 

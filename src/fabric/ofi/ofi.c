@@ -5,6 +5,7 @@
  * an attribute could not avert. Called by the engine's thread, one call at a time. */
 #include "fabric/ofi/ofi.h"
 #include "base/log.h"
+#include "topo/topo.h"
 #include <dirent.h>
 #include <errno.h>
 #include <netdb.h>
@@ -273,6 +274,27 @@ static uint32_t least(size_t a, size_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
+/* As the system calls the device, where the provider says it: of efa and verbs their verbs device, of tcp the interface. */
+static const char *device_name(const struct fi_info *info)
+{
+    if (info->nic && info->nic->device_attr && info->nic->device_attr->name)
+        return info->nic->device_attr->name;
+    return info->domain_attr && info->domain_attr->name ? info->domain_attr->name : "";
+}
+
+/* Bytes a second of the NIC, 0 if nobody tells: the user's word goes first, then the provider's, then what the system says of the device. */
+static uint64_t rate_of(const struct fi_info *info, const char *device, const uf_settings *settings)
+{
+    uint64_t set = (uint64_t)settings->number[UF_SET_NIC_RATE];
+    uint64_t said = info->nic && info->nic->link_attr ? info->nic->link_attr->speed / 8 : 0;
+    uf_topo_nic nic;
+    if (said && !set)
+        return said;
+    if (uf_topo_read_nic("", device, set, &nic) && uf_topo_rate_known(nic.rate))
+        return nic.rate.mbps * (1000000 / 8);
+    return said;
+}
+
 static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
 {
     const struct fi_info *info = c->chosen[0];
@@ -304,8 +326,8 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     uint32_t receives = params->receives + (ofi->solicited ? params->remote_cqes : 0);
     caps->max_receives = least(receives ? receives : DEFAULT_DEPTH, info->rx_attr->size);
     caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
-    if (info->nic && info->nic->link_attr)
-        caps->rate_bytes = info->nic->link_attr->speed / 8;
+    snprintf(caps->device, sizeof caps->device, "%s", device_name(info));
+    caps->rate_bytes = rate_of(info, caps->device, params->settings);
 }
 
 /* Whether the provider can tell that bytes are placed: it offers endpoints whose default is that. */
