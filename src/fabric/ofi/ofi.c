@@ -180,7 +180,7 @@ static bool route_to(const char *root, struct sockaddr_storage *ours)
 
 typedef struct choice {
     struct fi_info *list; /* owns what chosen points into */
-    const struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    struct fi_info *chosen[UF_OFI_RAILS_MAX];
     int n;
     const char *provider;
 } choice;
@@ -227,6 +227,7 @@ static int choose(const uf_fabric_params *params, choice *c)
     int n = uf_ofi_candidates(params->provider, params->one_host, names, CANDIDATES_MAX);
     bool shm_failed = false;
     for (int i = 0; i < n; i++) {
+        wish.provider = names[i];
         int rc = offers_of(names[i], &c->list);
         c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, UF_OFI_RAILS_MAX);
         c->provider = names[i];
@@ -283,14 +284,17 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
                                        : uf_ofi_choose_source(info);
     ofi->data_prefix = ofi->source == UF_OFI_SOURCE_DATA ? (uint64_t)params->pe << 32 : 0;
     ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
-    ofi->inject_send = tuning->no_inject ? 0 : uf_ofi_inject_send_size(info);
+    ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
     ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
-
-    ofi->whole_imm = uf_ofi_whole_imm_size(info);
 
     snprintf(caps->fabric, sizeof caps->fabric, "ofi");
     snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
     uf_ofi_describe(info, caps->detail, sizeof caps->detail);
+    if (params->provider[0] && strcasecmp(params->provider, c->provider) && strcasecmp(params->provider, "efa-direct")) {
+        size_t used = strlen(caps->detail);
+        snprintf(caps->detail + used, sizeof caps->detail - used, ", as %s has no RDM endpoint in libfabric %u.%u",
+                 params->provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+    }
     caps->n_rails = ofi->n_rails;
     caps->imm_bits = ofi->source == UF_OFI_SOURCE_HEADER ? 0 : 32;
     caps->imm_placed = uf_ofi_default_level_placed(info);
@@ -408,13 +412,11 @@ static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char 
     return rc;
 }
 
-static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, bool wait)
+static int build_rail(uf_ofi *ofi, uint32_t index, struct fi_info *info, bool wait)
 {
     uf_ofi_rail *rail = &ofi->rails[index];
     rail->index = (uint16_t)index;
-    rail->info = fi_dupinfo(info);
-    if (!rail->info)
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for a rail", ofi->pe);
+    rail->info = info;
     const char *step = "";
     int rc = build_endpoint(ofi, rail, wait, &step);
     if (rc)
@@ -464,7 +466,6 @@ static void close_rail(uf_ofi_rail *rail)
         fi_close(&rail->domain->fid);
     if (rail->fabric)
         fi_close(&rail->fabric->fid);
-    fi_freeinfo(rail->info);
     free(rail->slots);
     free(rail->address_of);
     free(rail->pe_of);
@@ -478,6 +479,7 @@ static void ofi_close(uf_fabric *f)
         uf_ofi_mr_close(f, ofi->mrs);
     for (uint32_t i = 0; i < ofi->n_rails; i++)
         close_rail(&ofi->rails[i]);
+    fi_freeinfo(ofi->offers);
     free(ofi);
 }
 
@@ -497,6 +499,15 @@ static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, c
     for (uint32_t i = 0; i < ofi->n_rails && rc == UF_OK; i++)
         rc = build_rail(ofi, i, c->chosen[tuning->endpoints ? 0 : i], wait);
     return rc ? rc : measure_address(ofi);
+}
+
+static void warn_of_faults(const uf_ofi *ofi, const struct fi_info *info)
+{
+    if (uf_ofi_cuts_down_survivors(info))
+        uf_log(UF_LOG_WARN, ofi->pe,
+               "provider %s may end this process with a signal when a peer dies (seen in libfabric 1.17); UNFENCE_FABRIC=ofi:tcp takes "
+               "one without that fault where there is one",
+               ofi->base.caps.provider);
 }
 
 int uf_ofi_open_tuned(const uf_fabric_params *params, const uf_ofi_tuning *tuning, uf_fabric **out)
@@ -522,13 +533,15 @@ int uf_ofi_open_tuned(const uf_fabric_params *params, const uf_ofi_tuning *tunin
     ofi->n_pes = (uint32_t)params->n_pes;
     ofi->n_rails = n_rails;
     ofi->wait_fd = -1;
+    ofi->offers = c.list;
     rc = build(ofi, params, &c, tuning);
-    fi_freeinfo(c.list);
-    if (rc)
+    if (rc) {
         ofi_close(&ofi->base);
-    else
-        *out = &ofi->base;
-    return rc;
+        return rc;
+    }
+    warn_of_faults(ofi, c.chosen[0]);
+    *out = &ofi->base;
+    return UF_OK;
 }
 
 static int ofi_open(const uf_fabric_params *params, uf_fabric **out)
