@@ -505,7 +505,8 @@ static void warn_of_faults(const uf_ofi *ofi, const struct fi_info *info)
 {
     if (uf_ofi_cuts_down_survivors(info))
         uf_log(UF_LOG_WARN, ofi->pe,
-               "provider %s may end this process with a signal when a peer dies (seen in libfabric 1.17); UNFENCE_FABRIC=ofi:tcp takes "
+               "provider %s may end this process with a signal when a peer dies (seen in libfabric 1.17); UNFENCE_FABRIC=ofi:tcp "
+               "takes "
                "one without that fault where there is one",
                ofi->base.caps.provider);
 }

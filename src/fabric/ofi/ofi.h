@@ -79,8 +79,8 @@ typedef struct uf_ofi_rail {
     uint32_t *pe_of;    /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
     uf_ofi_slot *slots; /* tx_depth for sending, then the receives */
     uint32_t n_slots;
-    uf_ofi_slot *free;     /* of the first tx_depth */
-    uf_ofi_slot *unposted; /* receives that the provider refused with EAGAIN; tried again by poll */
+    uf_ofi_slot *free;       /* of the first tx_depth */
+    uf_ofi_slot *unposted;   /* receives that the provider refused with EAGAIN; tried again by poll */
     struct fid_mr *slots_mr; /* where local buffers must be registered */
     void *slots_desc;
 } uf_ofi_rail;
@@ -97,7 +97,7 @@ typedef struct uf_ofi {
     size_t wire_bytes;     /* of a message: sizeof(uf_ofi_wire) or UF_MESSAGE_BYTES */
     uint64_t placed_flags; /* FI_DELIVERY_COMPLETE where the provider knows it */
     uint64_t next_key;
-    struct uf_mr *mrs; /* all that are registered: close frees what the caller left */
+    struct uf_mr *mrs;      /* all that are registered: close frees what the caller left */
     struct fi_info *offers; /* what the rails were chosen from */
     uint32_t n_rails;
     uint32_t strays; /* errors and messages that belong to no WR of ours; the first are logged */
@@ -142,7 +142,7 @@ uf_ofi_source uf_ofi_choose_source(const struct fi_info *info);
 /* A TX completion at the endpoint's default level proves that the target's CQ has the immediate. */
 bool uf_ofi_default_level_placed(const struct fi_info *info);
 /* A CQ that can wake a sleeper costs tcp;ofi_rxm about 1 us a hop (an epoll set to keep, measured on 1.17), so it is asked for only where
- * more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. Never where it costs a thread. */
+ * more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. Never where nobody would sleep. */
 bool uf_ofi_wants_wait_fd(const struct fi_info *info, bool one_host, int n_pes, int cores);
 /* A peer's death may end this process inside the provider. */
 bool uf_ofi_cuts_down_survivors(const struct fi_info *info);

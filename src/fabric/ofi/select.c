@@ -235,14 +235,15 @@ size_t uf_ofi_inject_write_size(const struct fi_info *info)
     return is_efa_direct(info) ? 0 : info->tx_attr->inject_size;
 }
 
-/* net, and the later tcp that it became, answer to a wait object with a progress thread of their own, which contends with ours for every
- * call (2 us a ping-pong; eight PEs on two cores stood nearly still), and their fi_trywait says yes to everybody. */
-static bool wakes_by_thread(const struct fi_info *info)
+/* The descriptor of net (1.17) stays readable for good once it was, though fi_trywait says that one may sleep: nobody ever does, each poll
+ * costs a read() of it, and eight PEs on two cores take twice as long with it as with naps. The later tcp, which is the same code, starts a
+ * thread for it that contends with ours for every call. */
+static bool never_lets_sleep(const struct fi_info *info)
 {
     return strcasecmp(info->fabric_attr->prov_name, "net") == 0 || strcasecmp(info->fabric_attr->prov_name, "tcp") == 0;
 }
 
 bool uf_ofi_wants_wait_fd(const struct fi_info *info, bool one_host, int n_pes, int cores)
 {
-    return !wakes_by_thread(info) && one_host && n_pes > cores;
+    return !never_lets_sleep(info) && one_host && n_pes > cores;
 }
