@@ -2,8 +2,9 @@
  * system call of ours, no retry. -FI_EAGAIN goes up as UF_EAGAIN and the slot back to the list, so that nothing
  * happened; what waits, waits in the engine.
  *
- * UF_WR_MORE is not passed on as FI_MORE: a provider may hold such a WR until one without the flag follows, and flush
- * has nothing to post that would release it. */
+ * UF_WR_MORE is not passed on as FI_MORE: a provider may hold such a WR until one without the flag follows, and flush has nothing to
+ * post that would release it. Nor would it gain anything here: net makes one system call a write with it and without it (64 writes of 8 B
+ * in 110 us, of 1 KiB in 156 us either way), and shm does not look at it either. */
 #include "fabric/ofi/ofi.h"
 #include <string.h>
 

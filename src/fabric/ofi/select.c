@@ -15,7 +15,7 @@
  * "tcp" with tcp;ofi_rxm as well. Utility providers turn a core provider's connections or datagrams into the RDM endpoints we need.
  *
  * tcp is RDM by itself from libfabric 1.18 on; in 1.17 that code is called net. tcp;ofi_rxm comes last, for libraries that were built without
- * both: in 1.17 it ends a process with a signal when a peer dies (cuts_down_survivors, below), which net and the later tcp do not. */
+ * both: in 1.17 it ends a process with a signal when a peer dies (cuts_down_survivors, below), which net does not. */
 static const struct {
     const char *name;
     const char *tried[3];
