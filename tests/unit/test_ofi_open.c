@@ -87,6 +87,22 @@ static int descriptors(void)
     return n;
 }
 
+/* Regression: net says that it holds 256 receives, for which a job could have 42 PEs; it holds what it is given, and others say the truth. */
+static void an_endpoint_holds_the_messages_of_a_hundred_pes(void **state)
+{
+    (void)state;
+    const char *const providers[] = {"tcp", "tcp;ofi_rxm", "shm"};
+    for (int p = 0; p < 3; p++) {
+        uf_fabric_params params = test_params(providers[p], 0, 100);
+        uf_fabric *f = NULL;
+        params.receives = 100 * 40;
+        if (uf_fabric_ofi.open(&params, &f))
+            fail_msg("%s", uf_error_message());
+        assert_in_range(f->caps.max_receives, 100 * 10, 100 * 40);
+        f->ops->close(f);
+    }
+}
+
 /* As on a crowded host. Regression: net gives a descriptor that never lets anybody sleep, and eight PEs on two cores stood nearly still. */
 static void a_descriptor_that_is_always_ready_is_not_taken(void **state)
 {
@@ -298,6 +314,7 @@ int main(void)
         cmocka_unit_test(a_wrong_interface_is_named),
         cmocka_unit_test(one_host_opens_tcp_on_loopback_and_says_so),
         cmocka_unit_test(the_best_provider_of_one_host_is_found_without_a_name),
+        cmocka_unit_test(an_endpoint_holds_the_messages_of_a_hundred_pes),
         cmocka_unit_test(a_descriptor_that_is_always_ready_is_not_taken),
         cmocka_unit_test(opening_and_closing_leaks_no_descriptor),
     };

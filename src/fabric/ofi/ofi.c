@@ -306,7 +306,7 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     caps->inline_bytes = least(ofi->inject_write > UF_MESSAGE_BYTES ? ofi->inject_write : UF_MESSAGE_BYTES, UINT32_MAX);
     caps->tx_depth = least(params->tx_depth ? params->tx_depth : DEFAULT_DEPTH, info->tx_attr->size);
     uint32_t receives = params->receives + (ofi->solicited ? params->remote_cqes : 0);
-    caps->max_receives = least(receives ? receives : DEFAULT_DEPTH, info->rx_attr->size);
+    caps->max_receives = receives ? receives : DEFAULT_DEPTH; /* at most: post_receives */
     caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
     if (info->nic && info->nic->link_attr)
         caps->rate_bytes = info->nic->link_attr->speed / 8;
@@ -412,6 +412,23 @@ static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char 
     return rc;
 }
 
+/* How many an endpoint holds is found by posting them: rx_attr->size says 256 for net (1.17), which takes as many as it is given, and with 256 a
+ * job could have 42 PEs. */
+static void post_receives(uf_ofi *ofi, uf_ofi_rail *rail)
+{
+    uf_fabric_caps *caps = &ofi->base.caps;
+    uint32_t held = 0;
+    for (uint32_t i = caps->tx_depth; i < rail->n_slots && !rail->unposted; i++, held++) {
+        rail->slots[i].kind = UF_OFI_SLOT_RECEIVE;
+        uf_ofi_receive(ofi, rail, &rail->slots[i]);
+    }
+    if (rail->unposted) {
+        rail->unposted = NULL;
+        held--;
+    }
+    caps->max_receives = held < caps->max_receives ? held : caps->max_receives;
+}
+
 static int build_rail(uf_ofi *ofi, uint32_t index, struct fi_info *info, bool wait)
 {
     uf_ofi_rail *rail = &ofi->rails[index];
@@ -425,10 +442,7 @@ static int build_rail(uf_ofi *ofi, uint32_t index, struct fi_info *info, bool wa
     rc = make_slots(ofi, index);
     if (rc)
         return rc;
-    for (uint32_t i = ofi->base.caps.tx_depth; i < rail->n_slots; i++) {
-        rail->slots[i].kind = UF_OFI_SLOT_RECEIVE;
-        uf_ofi_receive(ofi, rail, &rail->slots[i]);
-    }
+    post_receives(ofi, rail);
     return UF_OK;
 }
 
