@@ -253,7 +253,7 @@ static int survivor(int link, moment when, pid_t peer, uint32_t seed)
             kills = false;
         }
     }
-    for (int i = 0; i < (when == CONNECTING ? 1000 : 20000); i++) /* sockets try to connect at each */
+    for (int i = 0; i < (when == CONNECTING ? 1000 : 4000); i++) /* sockets try to connect at each */
         flood(&n, &seed);
     bool sound = !n.misnamed;
     node_close(&n);

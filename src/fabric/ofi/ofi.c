@@ -1,4 +1,4 @@
-/* ofi.c - opens and closes the libfabric fabric: asks for the providers, builds the rails, states what they can do.
+/* ofi.c - opens and closes the libfabric fabric: builds the rails of what offers.c chose, states what they can do.
  *
  * Everything that may fail for a reason outside (no such provider, a full /dev/shm, too few descriptors) fails here, before the
  * first WR, with the reason and what would help. Nothing is set in the user's environment: no provider's default is known to do harm that
@@ -7,8 +7,6 @@
 #include "base/log.h"
 #include <dirent.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,10 +16,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define SHM_DIRECTORY "/dev/shm"
-
 enum {
-    CANDIDATES_MAX = 8,
     STRING_ADDRESS_BYTES = 64, /* of FI_ADDR_STR: the same on all PEs, though pids differ in length */
     DEFAULT_DEPTH = 256,
     /* tcp and shm moved 3 GiB in one WR rightly, but shm copies a WR within one poll: this bounds how long. It is EFA's limit too. */
@@ -64,7 +59,8 @@ static void limit_behind(int error, char *text, size_t bytes)
         snprintf(text, bytes, "; %llu bytes of memory may be locked (raise it if the device pins memory: ulimit -l unlimited)",
                  (unsigned long long)limit.rlim_cur);
     else if (error == ENOSPC)
-        snprintf(text, bytes, "; %s has %llu bytes free", SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
+        snprintf(text, bytes, "; %s has %llu bytes free", UF_OFI_SHM_DIRECTORY,
+                 (unsigned long long)uf_ofi_shm_free(UF_OFI_SHM_DIRECTORY));
 }
 
 int uf_ofi_fail(int code, int rc, const char *format, ...)
@@ -78,169 +74,7 @@ int uf_ofi_fail(int code, int rc, const char *format, ...)
     return uf_fail(code, "%s: %s%s", what, fi_strerror(-rc), limit);
 }
 
-/* ---------------------------------------------------------------- asking */
-
-/* The newest interface that headers and library both know; 1.17 at least. */
-static uint32_t api_version(void)
-{
-    uint32_t built = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), running = fi_version();
-    return running < built ? running : built;
-}
-
-static struct fi_info *make_hints(const char *provider, uint64_t level, uint64_t more_modes)
-{
-    struct fi_info *hints = fi_allocinfo();
-    if (!hints)
-        return NULL;
-    bool efa = provider && strncasecmp(provider, "efa", 3) == 0;
-    hints->caps = FI_MSG | FI_RMA | (efa ? FI_SOURCE : 0);
-    hints->mode = FI_CONTEXT | FI_CONTEXT2 | more_modes;
-    hints->ep_attr->type = FI_EP_RDM;
-    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-    hints->domain_attr->threading = FI_THREAD_DOMAIN;
-    /* No thread of the provider's: it would take a core, and in 1.17 net's crashed beside FI_THREAD_DOMAIN. */
-    hints->domain_attr->data_progress = hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
-    hints->domain_attr->av_type = FI_AV_TABLE;
-    hints->tx_attr->op_flags = level;
-    /* shm would otherwise copy writes into the peer's memory within post, and report those that fail without their context. */
-    if (provider && strcmp(provider, "shm") == 0)
-        hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_RMA_WAW;
-    if (provider && !(hints->fabric_attr->prov_name = strdup(provider))) {
-        fi_freeinfo(hints);
-        return NULL;
-    }
-    return hints;
-}
-
-static int get_info(const char *provider, uint64_t level, uint64_t more_modes, struct fi_info **list)
-{
-    struct fi_info *hints = make_hints(provider, level, more_modes);
-    if (!hints)
-        return -FI_ENOMEM;
-    *list = NULL;
-    int rc = fi_getinfo(api_version(), NULL, NULL, 0, hints, list);
-    fi_freeinfo(hints);
-    return rc;
-}
-
-/* What one provider offers. EFA without unsolicited receives takes a receive for each immediate (FI_RX_CQ_DATA). */
-static int offers_of(const char *provider, struct fi_info **list)
-{
-    int rc = get_info(provider, 0, 0, list);
-    if (rc && strncasecmp(provider, "efa", 3) == 0)
-        rc = get_info(provider, 0, FI_RX_CQ_DATA, list);
-    return rc;
-}
-
-/* The names of all providers here that could serve, for the error of one that cannot. */
-static void list_available(char *text, size_t bytes)
-{
-    struct fi_info *list = NULL;
-    text[0] = 0;
-    if (get_info(NULL, 0, 0, &list))
-        snprintf(text, bytes, "none");
-    for (const struct fi_info *i = list; i; i = i->next) {
-        const char *name = i->fabric_attr->prov_name;
-        bool known = false;
-        for (const struct fi_info *j = list; j != i && !known; j = j->next)
-            known = strcmp(j->fabric_attr->prov_name, name) == 0;
-        size_t used = strlen(text);
-        if (!known && used + strlen(name) + 3 < bytes)
-            snprintf(text + used, bytes - used, "%s%s", used ? ", " : "", name);
-    }
-    fi_freeinfo(list);
-}
-
-/* Our address on the way to the rendezvous "host:port": what a datagram to it would carry. False if that is not known. */
-static bool route_to(const char *root, struct sockaddr_storage *ours)
-{
-    char host[256];
-    const char *colon = strrchr(root, ':');
-    if (!colon || colon == root || (size_t)(colon - root) >= sizeof host)
-        return false;
-    size_t length = (size_t)(colon - root), skip = root[0] == '[' && root[length - 1] == ']';
-    memcpy(host, root + skip, length - 2 * skip);
-    host[length - 2 * skip] = 0;
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    if (getaddrinfo(host, colon + 1, &hints, &found))
-        return false;
-    bool known = false;
-    for (const struct addrinfo *a = found; a && !known; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        socklen_t bytes = sizeof *ours;
-        known = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)ours, &bytes) == 0;
-        if (fd >= 0)
-            close(fd);
-    }
-    freeaddrinfo(found);
-    return known;
-}
-
-/* ---------------------------------------------------------------- choosing */
-
-typedef struct choice {
-    struct fi_info *list; /* owns what chosen points into */
-    struct fi_info *chosen[UF_OFI_RAILS_MAX];
-    int n;
-    const char *provider;
-} choice;
-
-static int refuse(const uf_fabric_params *params, const char *why)
-{
-    char available[256];
-    list_available(available, sizeof available);
-    return uf_fail(UF_EUNSUPPORTED,
-                   "PE %d: libfabric %u.%u has no endpoint of %s%s for this job%s; available here: %s; choose with "
-                   "UNFENCE_FABRIC=ofi:PROVIDER",
-                   params->pe, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), params->provider[0] ? "provider " : "any provider",
-                   params->provider, why, available);
-}
-
-/* Why none of the offers served, if that can be told. */
-static void why_none(const uf_fabric_params *params, bool saw_shm, char *why, size_t bytes)
-{
-    const char *interface = params->settings->text[UF_SET_INTERFACE];
-    why[0] = 0;
-    if (saw_shm)
-        snprintf(why, bytes, " (shm refuses if %s has not 16 MiB for each core free: %llu bytes are; enlarge it or use tcp)",
-                 SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
-    else if (interface[0])
-        snprintf(why, bytes, " (UNFENCE_INTERFACE=%s names no interface or address that it can use)", interface);
-    else if (!params->one_host)
-        snprintf(why, bytes, " (PEs are on several hosts: loopback does not serve)");
-}
-
-static int choose(const uf_fabric_params *params, choice *c)
-{
-    const char *names[CANDIDATES_MAX];
-    struct sockaddr_storage ours;
-    uf_ofi_wish wish = {
-        .one_host = params->one_host,
-        .efa_direct = strcasecmp(params->provider, "efa-direct") == 0,
-        .efa_plain = strcasecmp(params->provider, "efa") == 0,
-        .interface = params->settings->text[UF_SET_INTERFACE],
-    };
-    if (!params->one_host && route_to(params->settings->text[UF_SET_ROOT], &ours))
-        wish.route = (const struct sockaddr *)&ours;
-    if (strcasecmp(params->provider, "shm") == 0 && !params->one_host)
-        return refuse(params, " (shm reaches PEs of the same host only, and some are elsewhere)");
-    int n = uf_ofi_candidates(params->provider, params->one_host, names, CANDIDATES_MAX);
-    bool shm_failed = false;
-    for (int i = 0; i < n; i++) {
-        wish.provider = names[i];
-        int rc = offers_of(names[i], &c->list);
-        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, UF_OFI_RAILS_MAX);
-        c->provider = names[i];
-        if (c->n)
-            return UF_OK;
-        fi_freeinfo(c->list);
-        c->list = NULL;
-        shm_failed |= strcasecmp(names[i], "shm") == 0;
-    }
-    char why[512];
-    why_none(params, shm_failed, why, sizeof why);
-    return refuse(params, why);
-}
+/* ---------------------------------------------------------------- building */
 
 /* A connection to each PE is a descriptor; running out of them later would be a silent wait. */
 static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info)
@@ -267,14 +101,12 @@ static int check_descriptors(const uf_fabric_params *params, const struct fi_inf
                    params->pe, info->fabric_attr->prov_name, needed, params->n_pes, used, (unsigned long long)limit.rlim_cur);
 }
 
-/* ---------------------------------------------------------------- building */
-
 static uint32_t least(size_t a, size_t b)
 {
     return (uint32_t)(a < b ? a : b);
 }
 
-static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
+static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const uf_ofi_choice *c, const uf_ofi_tuning *tuning)
 {
     const struct fi_info *info = c->chosen[0];
     uf_fabric_caps *caps = &ofi->base.caps;
@@ -310,16 +142,6 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
     if (info->nic && info->nic->link_attr)
         caps->rate_bytes = info->nic->link_attr->speed / 8;
-}
-
-/* Whether the provider can tell that bytes are placed: it offers endpoints whose default is that. */
-static void ask_placed(uf_ofi *ofi, const char *provider)
-{
-    struct fi_info *list = NULL;
-    if (get_info(provider, FI_DELIVERY_COMPLETE, FI_RX_CQ_DATA, &list) == 0)
-        ofi->placed_flags = FI_DELIVERY_COMPLETE;
-    fi_freeinfo(list);
-    ofi->base.caps.write_placed = ofi->placed_flags != 0 || ofi->base.caps.imm_placed;
 }
 
 /* A device may have fewer entries than wished for: halves the share of remote completions until it accepts. */
@@ -459,7 +281,7 @@ static int measure_address(uf_ofi *ofi)
     if (strcmp(ofi->base.caps.provider, "shm"))
         return UF_OK;
     snprintf(ofi->base.caps.detail, sizeof ofi->base.caps.detail, "%s", name);
-    return uf_ofi_shm_reserve(SHM_DIRECTORY, name);
+    return uf_ofi_shm_reserve(UF_OFI_SHM_DIRECTORY, name);
 }
 
 /* ---------------------------------------------------------------- open, close, addresses */
@@ -503,10 +325,11 @@ static int cores_here(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
+static int build(uf_ofi *ofi, const uf_fabric_params *params, const uf_ofi_choice *c, const uf_ofi_tuning *tuning)
 {
     read_attributes(ofi, params, c, tuning);
-    ask_placed(ofi, c->provider);
+    ofi->placed_flags = uf_ofi_offers_placed(c->provider) ? FI_DELIVERY_COMPLETE : 0;
+    ofi->base.caps.write_placed = ofi->placed_flags != 0 || ofi->base.caps.imm_placed;
     int rc = check_descriptors(params, c->chosen[0]);
     bool wait = ofi->n_rails == 1 &&
                 (tuning->wait_fd || uf_ofi_wants_wait_fd(c->chosen[0], params->one_host, params->n_pes, cores_here()));
@@ -530,11 +353,11 @@ int uf_ofi_open_tuned(const uf_fabric_params *params, const uf_ofi_tuning *tunin
     if (fi_version() < FI_VERSION(1, 17))
         return uf_fail(UF_EUNSUPPORTED, "PE %d: libfabric %u.%u is older than 1.17, the oldest that serves", params->pe,
                        FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
-    int swept = uf_ofi_shm_sweep(SHM_DIRECTORY);
+    int swept = uf_ofi_shm_sweep(UF_OFI_SHM_DIRECTORY);
     if (swept)
-        uf_log(UF_LOG_INFO, params->pe, "removed %d files that dead processes had left in %s", swept, SHM_DIRECTORY);
-    choice c = {0};
-    int rc = choose(params, &c);
+        uf_log(UF_LOG_INFO, params->pe, "removed %d files that dead processes had left in %s", swept, UF_OFI_SHM_DIRECTORY);
+    uf_ofi_choice c = {0};
+    int rc = uf_ofi_choose(params, &c);
     if (rc)
         return rc;
     uint32_t n_rails = tuning->endpoints ? tuning->endpoints : (uint32_t)c.n;

@@ -5,7 +5,7 @@
  * too. Receives are slots as well. Nothing is assumed about a provider that fi_info can tell; the few facts that it
  * cannot tell are decided in select.c, each with its reason, and nowhere else.
  *
- * ofi.c opens and closes, select.c chooses (pure), ep.c posts, cq.c polls, mr.c registers, shm.c cares for what the
+ * ofi.c opens and closes, offers.c asks and select.c chooses (pure), ep.c posts, cq.c polls, mr.c registers, shm.c cares for what the
  * shm provider keeps in /dev/shm. */
 #ifndef UF_FABRIC_OFI_OFI_H
 #define UF_FABRIC_OFI_OFI_H
@@ -151,7 +151,23 @@ size_t uf_ofi_inject_write_size(const struct fi_info *info);
 /* The printable address of a rail, for people. */
 void uf_ofi_describe(const struct fi_info *info, char *text, size_t bytes);
 
+/* ---------------------------------------------------------------- offers.c: what libfabric has */
+
+typedef struct uf_ofi_choice {
+    struct fi_info *list; /* owns what chosen points into; the caller frees it */
+    struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    int n;
+    const char *provider; /* the name under which it was found */
+} uf_ofi_choice;
+
+/* UF_EUNSUPPORTED with the reason and what is here instead. */
+int uf_ofi_choose(const uf_fabric_params *params, uf_ofi_choice *c);
+/* Whether the provider can tell that bytes are placed: it offers endpoints whose default is that. */
+bool uf_ofi_offers_placed(const char *provider);
+
 /* ---------------------------------------------------------------- the rest */
+
+#define UF_OFI_SHM_DIRECTORY "/dev/shm"
 
 extern const struct uf_fabric_ops uf_fabric_ofi;
 
