@@ -128,7 +128,7 @@ UF_API void uf_group_destroy(uf_group *group);
 typedef struct uf_path_info {
     size_t size;
     const char *fabric;   /* "local", "ofi", ... valid while the world lives */
-    const char *provider; /* "memfd", "tcp;ofi_rxm", "shm", ... */
+    const char *provider; /* "memfd", "net", "shm", ...: what was taken, whatever was asked for */
     const char *reason;   /* why this one, a sentence */
     int same_host;
 } uf_path_info;
