@@ -92,7 +92,7 @@ int main(int argc, char **argv)
                                   .immediates = true,
                                   .imm_placed = placed};
         uf_order_edges edges = {&sides[i], post, apply, done, failed};
-        sides[i].ctx = (uf_order_ctx){0, 256, false};
+        sides[i].ctx = (uf_order_ctx){.window = 256};
         if (uf_order_create(&config, &edges, &sides[i].order) ||
             uf_order_lane_open(sides[i].order, &sides[i].ctx, 1 - i, &sides[i].lane)) {
             fprintf(stderr, "%s\n", uf_error_message());

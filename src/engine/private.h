@@ -12,6 +12,7 @@ struct uf_engine {
     _Alignas(64) _Atomic uint32_t locked; /* guards order, fabric and the fields below it */
     uf_order *order;                      /* NULL without a fabric */
     uf_fabric *fabric;
+    uint32_t n_rails;
     uint64_t eagain;
     int broken;   /* the error that ended the fabric */
     bool unsound; /* the fabric or a peer did what none does; told once */

@@ -46,7 +46,6 @@ enum {
 #define UF_ORDER_MAX_QUEUE    (1u << 20)
 #define UF_ORDER_MAX_LANES    (1u << 20)
 #define UF_ORDER_MAX_FETCHES  (1u << 12)
-#define UF_ORDER_MAX_RAILS    16u
 #define UF_ORDER_MAX_FLOWS    (1u << 20)
 
 static_assert(2 + 1 + UF_IMM_INDEX_BITS + UF_IMM_OPERAND_BITS == 32, "kind 0 fills 32 bits");

@@ -274,6 +274,7 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
         .held = {UF_NONE, UF_NONE},
         .ready = {UF_NONE, UF_NONE},
         .opened = opened,
+        .home = (uint8_t)uf_order_home_of(order, &order->flows[flow], ctx->number),
         .window = ctx->window,
         .sequence = order->config.first_sequence,
         .tail = order->config.first_sequence,

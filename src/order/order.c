@@ -39,6 +39,7 @@ static int check(const uf_order_config *c)
         {"max_local_lanes", c->max_local_lanes, 1, UF_ORDER_MAX_LANES},
         {"max_fetches", c->max_fetches, 0, UF_ORDER_MAX_FETCHES},
         {"max_message", c->max_message, 1, UINT64_MAX},
+        {"stripe_chunk", c->stripe_chunk, c->stripe_bytes ? 1 : 0, UINT64_MAX},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         int rc = bound(c, fields[i].field, fields[i].value, fields[i].least, fields[i].most);
@@ -131,6 +132,8 @@ static void init_flow(uf_order *o, uint32_t index)
     uf_order_flow *f = &o->flows[index];
     uint32_t first = c->first_sequence;
     f->peer = index;
+    f->rails_alive = (1u << c->n_rails) - 1;
+    f->home = (uint16_t)uf_order_home_of(o, f, 0);
     f->epoch = UF_FIRST_EPOCH;
     f->receipted = UF_FIRST_EPOCH - 1;
     /* Only bit 0 starts at `first`, so that the sums, which travel as well, wrap at the same place. */
@@ -194,7 +197,9 @@ static void init_rules(uf_order *o)
     o->save = c->duplicates || !one_rail;
     o->cookie_reserve = c->tx_depth / 8 ? c->tx_depth / 8 : 1;
     o->cookie_first = c->n_flows < c->tx_depth / 4 ? c->n_flows : c->tx_depth / 4;
-    o->rails_alive = (1u << c->n_rails) - 1;
+    o->whole = c->max_message;
+    if (!one_rail && c->stripe_bytes && c->stripe_bytes <= o->whole)
+        o->whole = c->stripe_bytes - 1;
     o->active_head = o->active_tail = o->replay_head = o->replay_tail = UF_NONE;
 }
 

@@ -345,7 +345,6 @@ static int imm_sequence(uf_order *o, uf_order_flow *flow, uint32_t imm)
         o->counters.duplicates_dropped++;
         return UF_OK;
     }
-    flow->kind1++;
     consumed(o, flow, uf_imm_bit(imm));
     return flow->status ? flow->status : advance(o, w, sequence);
 }
@@ -358,11 +357,11 @@ int uf_order_imm(uf_order *order, uint32_t flow_index, uint32_t rail, uint32_t i
     uf_order_flow *flow = &order->flows[flow_index];
     if (uf_unlikely(flow->status))
         return flow->status;
-    if (uf_unlikely(flow->rails_closed >> rail & 1)) {
+    uint32_t kind = uf_imm_kind(imm);
+    if (uf_unlikely(order->config.n_rails > 1) && !uf_order_rail_open(flow, rail, kind)) {
         order->counters.duplicates_dropped++; /* rule 16: its sender was told that it did not come */
         return UF_OK;
     }
-    uint32_t kind = uf_imm_kind(imm);
     if (uf_likely(kind == UF_IMM_ADD)) {
         uf_order_signal s = {.flow = flow_index,
                              .op = UF_ATOMIC_ADD,

@@ -170,7 +170,8 @@ static uf_order_hold sequence_room(uf_order *o, uf_order_lane *lane)
 
 static uint64_t parts_of(const uf_order *o, uint64_t bytes)
 {
-    return bytes / o->config.max_message + (bytes % o->config.max_message != 0);
+    uint64_t part = uf_order_part_bytes(o, bytes);
+    return bytes / part + (bytes % part != 0);
 }
 
 /* What has no sequence and no CQE, or signals that have not left: a strong signal must come after them. */
@@ -222,10 +223,11 @@ static uf_order_hold data_step(uf_order *o, uf_order_lane *lane, uint32_t entry)
     uf_order_flow *flow = lane->flow;
     uf_order_wr_type type = type_of_form[e->form];
     bool told = e->op.user || e->form == UF_FORM_AFTER;
+    uint64_t most = uf_order_part_bytes(o, e->op.bytes);
     while (e->posted < e->op.bytes) {
         uf_order_part part = {e->posted, e->op.bytes - e->posted};
-        if (part.bytes > o->config.max_message)
-            part.bytes = o->config.max_message;
+        if (part.bytes > most)
+            part.bytes = most;
         uf_order_cookie like = {
             .lane = lane, .entry = told ? entry : UF_NONE, .sequence = lane->sequence, .type = (uint8_t)type, .batch = e->batch};
         if (type == UF_WR_SEQUENCE) {

@@ -11,7 +11,6 @@ static inline void book_add(uf_order *o, uf_order_lane *lane, uint8_t batch, boo
     uf_order_batch *b = &lane->batch[batch];
     uf_order_flow *flow = lane->flow;
     b->epoch = flow->epoch;
-    flow->tx_kind0++;
     if (uf_likely(!silent)) {
         b->open++;
         b->plain++;
@@ -95,7 +94,7 @@ static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, co
     if (uf_unlikely(o->save)) {
         o->saved[index] = *wr;
         c->prev = index; /* in no list */
-        flow->rails_used |= 1u << wr->rail;
+        uf_order_rail_carries(flow, wr->rail, like->type);
         uf_order_may_replay_count(flow, like->type, 1);
         if (wr->verb <= UF_VERB_WRITE_IMM && wr->bytes)
             uf_order_overlap_add(o, flow, index);
@@ -119,7 +118,8 @@ uf_order_hold uf_order_post_message(uf_order *o, uf_order_flow *flow, const uf_o
     uf_order_wire out = *wire;
     if (counted)
         out.type |= (uint8_t)(bit << UF_MSG_BIT_SHIFT);
-    uf_wr wr = {.verb = UF_VERB_SEND, .rail = flow->home, .peer = flow->peer, .bytes = UF_MESSAGE_BYTES};
+    uf_wr wr = {
+        .verb = UF_VERB_SEND, .rail = like->lane ? like->lane->home : flow->home, .peer = flow->peer, .bytes = UF_MESSAGE_BYTES};
     bool told = like->user || like->entry != UF_NONE;
     if (o->silent_message && !told)
         wr.flags = UF_WR_SILENT;
@@ -134,16 +134,6 @@ uf_order_hold uf_order_post_message(uf_order *o, uf_order_flow *flow, const uf_o
     if (like->lane)
         uf_order_book(o, like->lane, like->batch, like->type, wr.flags & UF_WR_SILENT);
     return UF_HOLD_GO;
-}
-
-uint32_t uf_order_pick_rail(uf_order *o, const uf_order_flow *flow, bool striped)
-{
-    if (uf_likely(o->config.n_rails == 1) || !striped)
-        return flow->home;
-    do
-        o->next_rail = o->next_rail + 1 < o->config.n_rails ? o->next_rail + 1 : 0;
-    while (!(o->rails_alive & 1u << o->next_rail));
-    return o->next_rail;
 }
 
 /* ---------------------------------------------------------------- kind 0 */
@@ -162,7 +152,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
     uf_wr wr;
     wr.verb = UF_VERB_WRITE_IMM;
     wr.flags = (uint8_t)((op->more ? UF_WR_MORE : 0) | (silent ? UF_WR_SILENT : 0));
-    wr.rail = flow->home;
+    wr.rail = lane->home;
     wr.peer = flow->peer;
     wr.imm = uf_imm_add(bit, (uint32_t)op->signal_address, (uint32_t)op->operand & UF_IMM_OPERAND_MAX);
     wr.bytes = bytes;
@@ -171,7 +161,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
     wr.remote = op->remote;
     wr.remote_key = op->remote_key;
     if (uf_order_mutant(o, UF_MUTANT_4_HOME))
-        wr.rail = (uint16_t)uf_order_pick_rail(o, flow, true);
+        wr.rail = (uint16_t)uf_order_stripe_rail(o, flow);
     uf_order_cookie like;
     like.user = entry == UF_NONE ? op->user : 0;
     like.lane = lane;
@@ -205,7 +195,7 @@ static inline uf_order_hold post_data(uf_order *o, uf_order_lane *lane, const uf
     uf_wr wr;
     wr.verb = like->type == UF_WR_READ ? UF_VERB_READ : UF_VERB_WRITE;
     wr.flags = (uint8_t)((op->more ? UF_WR_MORE : 0) | (like->type == UF_WR_PLAIN ? UF_WR_PLACED : 0));
-    wr.rail = (uint16_t)uf_order_pick_rail(o, flow, part->bytes != op->bytes);
+    wr.rail = uf_likely(part->bytes == op->bytes) ? lane->home : (uint16_t)uf_order_stripe_rail(o, flow);
     wr.peer = flow->peer;
     wr.imm = 0;
     wr.bytes = part->bytes;
@@ -244,7 +234,7 @@ static inline bool fits_immediate(const uf_order *o, const uf_order_lane *lane, 
 {
     bool small = op->operand <= UF_IMM_OPERAND_MAX || uf_order_mutant(o, UF_MUTANT_1_OPERAND);
     return small && op->signal_address <= UF_IMM_INDEX_MAX && op->op == UF_ATOMIC_ADD && (op->indexed & lane->adds) &&
-           !(op->flags & UF_SETTLED) && (op->kind == UF_ORDER_SIGNAL || op->bytes <= o->config.max_message);
+           !(op->flags & UF_SETTLED) && (op->kind == UF_ORDER_SIGNAL || op->bytes <= o->whole);
 }
 
 bool uf_order_fits_immediate(const uf_order *o, const uf_order_lane *lane, const uf_order_op *op)
@@ -261,7 +251,7 @@ static inline uf_order_hold submit_direct(uf_order *o, uf_order_lane *lane, cons
         bool weak = !(op->flags & UF_STRONG) || uf_order_lane_done_there(lane, lane->newest);
         return weak && fits_immediate(o, lane, op) ? post_add(o, lane, op, batch, UF_NONE) : UF_HOLD_RAIL;
     }
-    bool one = op->bytes && op->bytes <= o->config.max_message;
+    bool one = op->bytes && op->bytes <= o->whole;
     bool put = op->kind == UF_ORDER_PUT && !lane->ordered;
     if (!one || (!put && op->kind != UF_ORDER_GET))
         return UF_HOLD_RAIL;

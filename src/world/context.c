@@ -27,6 +27,7 @@ int uf_ctx_create_locked(uf_world *w, const uf_ctx_options *options, uf_ctx **ct
     c->world = w;
     c->order.window = window;
     c->order.ordered = options && options->flags & UF_ORDERED;
+    c->order.number = w->contexts_made++;
     pthread_mutex_init(&c->opening, NULL);
     c->next = w->contexts;
     w->contexts = c;

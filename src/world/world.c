@@ -224,6 +224,7 @@ static int start_engine(uf_world *w)
         .pe = w->pe,
         .n_pes = w->n_pes,
         .fabric = w->fabric,
+        .n_rails = w->n_rails,
         .driver = w->driver,
         .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick, engine_wait},
         .local_pes = local,

@@ -70,6 +70,8 @@ static void choose_config(world *w)
         .max_local_lanes = w->n_pes * w->n_ctx,
         .max_fetches = pick(w, 5),
         .max_message = 4 + pick(w, 12),
+        .stripe_bytes = chance(w, 128) ? 2 + pick(w, 8) : 0,
+        .stripe_chunk = 1 + pick(w, 6),
         .inline_bytes = chance(w, 128) ? 8 + 24 * pick(w, 2) : 0,
         .immediates = immediates,
         .imm_placed = chance(w, 150),
@@ -82,6 +84,8 @@ static void choose_config(world *w)
     w->dead_pe = w->held_pe < w->n_pes && chance(w, 80);
     w->focus = chance(w, 40);
     w->break_at = w->config.n_rails > 1 && chance(w, 200) ? pick(w, w->max_ops) : UINT32_MAX;
+    w->break_more_at =
+        w->config.n_rails > 2 && w->break_at != UINT32_MAX && chance(w, 128) ? w->break_at + pick(w, 24) : UINT32_MAX;
     if (!immediates)
         w->result->seen |= SEEN_NO_IMMEDIATES;
     if (!w->config.imm_placed)
@@ -95,7 +99,7 @@ static bool open_lanes(world *w, uint32_t index)
         uint32_t window = w->config.window;
         while (window > 2 && chance(w, 64))
             window /= 2;
-        p->ctx[c] = (uf_order_ctx){0, window, chance(w, 64)};
+        p->ctx[c] = (uf_order_ctx){.window = window, .ordered = chance(w, 64), .number = c};
         for (uint32_t to = 0; to < w->n_pes; to++)
             if (uf_order_lane_open(p->order, &p->ctx[c], to, &p->lane[c][to].lane) != UF_OK)
                 return false;
@@ -300,16 +304,29 @@ static void tell_failures(world *w)
             }
 }
 
+/* A rail breaks for all PEs, or for one. The last one stays whole, so that not everything just ends. */
+static void break_one(world *w)
+{
+    uint32_t rail = pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails);
+    network_break_rail(w, chance(w, 128) ? (1u << w->n_pes) - 1 : 1u << pick(w, w->n_pes), rail);
+}
+
 static void break_rails(world *w, bool now)
 {
     if (w->break_at == UINT32_MAX)
         return;
     if (w->n_ops >= w->break_at && !w->rail_broken[0] && !w->rail_broken[1])
-        network_break_rail(w, pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails));
+        break_one(w);
+    if (w->n_ops >= w->break_more_at) {
+        w->break_more_at = UINT32_MAX;
+        break_one(w);
+    }
     for (uint32_t r = 0; r < w->config.n_rails; r++)
-        for (uint32_t i = 0; w->rail_broken[r] && i < w->n_pes; i++)
-            if (!w->pes[i].rail_told[r] && (now || chance(w, 16)) && awake(&w->pes[i]))
-                network_tell_rail(w, i, r);
+        for (uint32_t i = 0; w->rail_broken[r] && i < w->n_pes; i++) {
+            uint32_t peers = w->rail_broken[r] >> i & 1 ? (1u << w->n_pes) - 1 : w->rail_broken[r];
+            if ((peers & ~w->pes[i].rail_told[r]) && (now || chance(w, 16)) && awake(&w->pes[i]))
+                network_tell_rail(w, i, peers, r);
+        }
 }
 
 static void application(world *w)

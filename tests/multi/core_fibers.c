@@ -51,6 +51,7 @@ static void run_pe(void *arg)
         .seldom = s->seed % 8 != 0 && !s->options->tests,
         .single_thread = true,
         .inline_progress = true,
+        .rails_break = true,
     };
     s->failures += suite_run(&place, s->options->tests, s->options->verbose && s->options->seeds == 1, &result);
     if (a->pe == 0)
@@ -66,9 +67,27 @@ static void choose_settings(uint64_t seed)
     setenv("UNFENCE_MESSAGES", messages[seed / 4 % 4], 1);
     setenv("UNFENCE_WINDOW", windows[seed / 2 % 4], 1);
     setenv("UNFENCE_QUEUE_DEPTH", depths[seed / 8 % 4], 1);
+    static const char *const stripes[] = {"0", "256", "1K", "8K"};
+    setenv("UNFENCE_STRIPE", stripes[seed / 3 % 4], 1);
     setenv("UNFENCE_MAX_LANES", "1024", 1);
     setenv("UNFENCE_HEAP_MAX", "256M", 1);
     setenv("UNFENCE_SIGNALS", "4096", 1);
+}
+
+/* One, two or four rails where the profile does not say, and in half of those runs one or two of them break somewhere on the way. */
+static void choose_rails(uint64_t seed, uf_shuffle_knobs *k)
+{
+    static const uint32_t rails[] = {1, 2, 4, 2};
+    uint64_t dice = suite_random_start(&(suite){.place.seed = seed}, 0, 0x7a11);
+    if (k->n_rails == 0)
+        k->n_rails = rails[suite_random_next(&dice, 4)];
+    for (uint32_t i = 0; i < UF_SHUFFLE_BREAKS && i + 1 < k->n_rails; i++) {
+        uint64_t scale = UINT64_C(1) << (8 + suite_random_next(&dice, 11));
+        k->breaks[i].at = suite_random_next(&dice, 2) ? 1 + suite_random_next(&dice, scale) : 0;
+        k->breaks[i].flying = (uint32_t)suite_random_next(&dice, 12);
+        k->breaks[i].pe = (int)suite_random_next(&dice, (uint64_t)k->n_pes);
+        k->breaks[i].rail = (uint32_t)suite_random_next(&dice, k->n_rails);
+    }
 }
 
 int runner_wires_open(const char *profile, uint64_t seed, int n, uf_shuffle_wire *wires[RUNNER_WIRES])
@@ -77,14 +96,16 @@ int runner_wires_open(const char *profile, uint64_t seed, int n, uf_shuffle_wire
     for (int i = 0; rc == UF_OK && i < RUNNER_WIRES; i++) {
         uf_shuffle_knobs knobs;
         rc = uf_shuffle_profile(profile, seed * RUNNER_WIRES + (uint64_t)i, n, &knobs);
-        if (rc == UF_OK)
-            rc = uf_shuffle_create(&knobs, &wires[i]);
+        if (rc != UF_OK)
+            break;
+        choose_rails(seed * RUNNER_WIRES + (uint64_t)i, &knobs);
+        rc = uf_shuffle_create(&knobs, &wires[i]);
     }
     return rc;
 }
 
-/* What the network has to say afterwards: nothing, one hopes. `passed`: no test failed. */
-int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed)
+/* What the network has to say afterwards: nothing, one hopes. `passed`: no test failed. *severed: WRs lost on broken rails are added. */
+int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed, uint64_t *severed)
 {
     int faults = 0;
     for (int i = 0; i < RUNNER_WIRES && wires[i]; i++) {
@@ -92,6 +113,7 @@ int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed)
         uf_shuffle_counters counters;
         uint32_t violations = uf_shuffle_violations(wires[i], first, sizeof first);
         uf_shuffle_counters_get(wires[i], &counters);
+        *severed += counters.severed;
         if (violations > 0) {
             fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, first);
             faults++;
@@ -114,7 +136,8 @@ static int open_scene(scene *s)
 }
 
 /* 0 if the run passed; the trace of turns and movements in *trace. */
-static int run_seed(const runner_options *o, const char *profile, uint64_t seed, suite_result *result, uint64_t *trace)
+static int run_seed(const runner_options *o, const char *profile, uint64_t seed, suite_result *result, uint64_t *trace,
+                    uint64_t *severed)
 {
     scene s = {.options = o, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
     actor actors[MAX_PES];
@@ -131,7 +154,7 @@ static int run_seed(const runner_options *o, const char *profile, uint64_t seed,
     *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ uf_shuffle_trace(s.wire[0]) : 0;
     int faults = 1;
     if (rc == UF_OK) { /* else fibers still stand in the middle of things, and keep them */
-        faults = s.failures + runner_wires_close(s.wire, s.failures == 0);
+        faults = s.failures + runner_wires_close(s.wire, s.failures == 0, severed);
         uf_group_destroy(s.group);
         uf_fibers_destroy(s.fibers);
     }
@@ -144,16 +167,19 @@ static int run_seed(const runner_options *o, const char *profile, uint64_t seed,
 
 static int run_profile(const runner_options *o, const char *profile)
 {
-    int failed = 0, ran = 0;
-    uint64_t trace = 0;
+    int failed = 0, ran = 0, by_rail = 0;
+    uint64_t trace = 0, severed = 0;
     for (uint64_t i = 0; i < o->seeds && failed < 5; i++) {
         suite_result result;
-        failed += run_seed(o, profile, o->seed + i, &result, &trace) != 0;
+        failed += run_seed(o, profile, o->seed + i, &result, &trace, &severed) != 0;
         ran += result.ran;
+        by_rail += result.by_rail;
     }
-    printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, last trace %016llx\n", failed ? "FAILED " : "ok     ",
-           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + o->seeds - 1), ran, failed,
-           (unsigned long long)trace);
+    printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, %llu WRs lost on broken rails, %d tests ended by "
+           "them, last "
+           "trace %016llx\n",
+           failed ? "FAILED " : "ok     ", profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + o->seeds - 1),
+           ran, failed, (unsigned long long)severed, by_rail, (unsigned long long)trace);
     fflush(stdout);
     return failed;
 }

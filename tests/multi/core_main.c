@@ -77,6 +77,7 @@ int runner_threads(const runner_options *o)
         if (shuffle) {
             pes[pe].place.fabric = NULL;
             pes[pe].place.fabric_ops = &uf_shuffle_fabric;
+            pes[pe].place.rails_break = true;
             pes[pe].place.fabric_arg = wires[0];
             pes[pe].place.more_fabric_args[0] = wires[1];
             pes[pe].place.more_fabric_args[1] = wires[2];
@@ -91,7 +92,8 @@ int runner_threads(const runner_options *o)
         failed += pes[pe].rc;
     }
     uf_group_destroy(group);
-    failed += runner_wires_close(wires, failed == 0);
+    uint64_t severed = 0;
+    failed += runner_wires_close(wires, failed == 0, &severed);
     return finish("threads", &pes[0].result, failed);
 }
 

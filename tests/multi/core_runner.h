@@ -28,6 +28,6 @@ int runner_fibers(const runner_options *o);
  * was lost although all tests passed; 0 if nothing. */
 enum { RUNNER_WIRES = 3 };
 int runner_wires_open(const char *profile, uint64_t seed, int n, uf_shuffle_wire *wires[RUNNER_WIRES]);
-int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed);
+int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed, uint64_t *severed);
 
 #endif

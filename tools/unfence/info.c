@@ -59,14 +59,8 @@ static void warn(info_facts *facts, const char *format, ...)
 
 void info_probe(const uf_settings *settings, uint64_t n, const struct uf_fabric_ops *ops, const char *provider, info_provider *p)
 {
-    const int64_t *set = settings->number;
-    uf_fabric_params params = {.settings = settings,
-                               .n_pes = (int)n,
-                               .provider = provider,
-                               .one_host = true,
-                               .tx_depth = (uint32_t)set[UF_SET_QUEUE_DEPTH],
-                               .receives = (uint32_t)((uint64_t)set[UF_SET_MESSAGES] * n),
-                               .remote_cqes = (uint32_t)(((uint64_t)set[UF_SET_CREDITS] + 8) * n)};
+    uf_fabric_params params = {.settings = settings, .n_pes = (int)n, .provider = provider, .one_host = true};
+    uf_engine_fabric_sizes(&params);
     uf_fabric *fabric = NULL;
     memset(p, 0, sizeof *p);
     snprintf(p->fabric, sizeof p->fabric, "%s", ops->name);
