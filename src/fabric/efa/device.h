@@ -7,7 +7,7 @@
  *
  * Rules for who writes a device. All functions are called by one thread at a time for one device, those of several devices at once.
  * None blocks for the network. Every failure is a sentence by uf_fail that names PE, NIC, cause and remedy; the results are set on
- * success only. What the fabric forgot to destroy, close destroys, in the order QPs, CQs, handles, registrations. */
+ * success only. The fabric destroys all that it made before it calls close: queue pairs first. */
 #ifndef UF_FABRIC_EFA_DEVICE_H
 #define UF_FABRIC_EFA_DEVICE_H
 
@@ -65,6 +65,7 @@ typedef struct uf_efa_qp {
     uint16_t qpn;
     uf_efa_sq sq;
     uf_efa_rq rq;
+    void *maker; /* the device's own */
 } uf_efa_qp;
 
 enum { UF_EFA_ACCESS_LOCAL = 1, UF_EFA_ACCESS_REMOTE_READ = 2, UF_EFA_ACCESS_REMOTE_WRITE = 4 };
@@ -113,6 +114,7 @@ struct uf_efa_device_ops {
 /* The maker's struct begins with it. */
 struct uf_efa_device {
     const struct uf_efa_device_ops *ops;
+    uint64_t token; /* another one for each device ever opened: keys and generations are made of it. Random; the model's from its seed */
     uint32_t n_nics;
     uf_efa_nic nics[UF_EFA_NICS_MAX];
 };
