@@ -87,8 +87,7 @@ static int open_scene(scene *s)
 static int run_seed(const runner_options *o, const runner_network *network, const char *profile, uint64_t seed,
                     suite_result *result, uint64_t *trace)
 {
-    scene s = {
-        .options = o, .network = network, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
+    scene s = {.options = o, .network = network, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
     actor actors[MAX_PES];
     choose_settings(seed);
     int rc = open_scene(&s);
@@ -108,8 +107,8 @@ static int run_seed(const runner_options *o, const runner_network *network, cons
         uf_fibers_destroy(s.fibers);
     }
     if (faults)
-        fprintf(stderr, "        again: core_suite --mode fibers --fabric %s --profile %s --seed %llu --seeds 1 --n %d%s%s\n", network->name,
-                profile, (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
+        fprintf(stderr, "        again: core_suite --mode fibers --fabric %s --profile %s --seed %llu --seeds 1 --n %d%s%s\n",
+                network->name, profile, (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
     *result = s.result;
     return faults;
 }

@@ -99,9 +99,10 @@ int runner_threads(const runner_options *o)
     if (network)
         failed += runner_wires_close(network, wires, failed == 0);
     if (failed && network)
-        fprintf(stderr, "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
-                network->name, profile, (unsigned long long)o->seed, o->n, o->small ? " --small" : "", o->tests ? " --tests " : "",
-                o->tests ? o->tests : "");
+        fprintf(stderr,
+                "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
+                network->name, profile, (unsigned long long)o->seed, o->n, o->small ? " --small" : "",
+                o->tests ? " --tests " : "", o->tests ? o->tests : "");
     return finish("threads", &pes[0].result, failed);
 }
 

@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 typedef struct runner_options {
-    const char *mode;    /* "threads", "processes", "fibers", "pe" */
-    const char *fabric;  /* as UNFENCE_FABRIC; NULL: from the environment, with fibers shuffle. Fibers and threads: also shuffle:PROFILE, efa:PROFILE */
+    const char *mode; /* "threads", "processes", "fibers", "pe" */
+    const char *
+        fabric; /* as UNFENCE_FABRIC; NULL: from the environment, with fibers shuffle. Fibers and threads: also shuffle:PROFILE, efa:PROFILE */
     const char *tests;   /* part of a test's name; NULL: all */
     const char *profile; /* fibers: one of the network's; NULL: all */
     int n;               /* PEs; fibers: 0 lets the seed choose 2 to 4 */
