@@ -117,13 +117,14 @@ static int run_profile(const runner_options *o, const runner_network *network, c
 {
     int failed = 0, ran = 0;
     uint64_t trace = 0;
-    for (uint64_t i = 0; i < o->seeds && failed < 5; i++) {
+    uint64_t seeds = o->seeds ? o->seeds : 100;
+    for (uint64_t i = 0; i < seeds && failed < 5; i++) {
         suite_result result;
         failed += run_seed(o, network, profile, o->seed + i, &result, &trace) != 0;
         ran += result.ran;
     }
     printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, last trace %016llx\n", failed ? "FAILED " : "ok     ",
-           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + o->seeds - 1), ran, failed,
+           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + seeds - 1), ran, failed,
            (unsigned long long)trace);
     fflush(stdout);
     return failed;

@@ -15,7 +15,7 @@ typedef struct runner_options {
     const char *profile; /* fibers: one of the network's; NULL: all */
     int n;               /* PEs; fibers: 0 lets the seed choose 2 to 4 */
     uint64_t seed;       /* first one */
-    uint64_t seeds;      /* fibers: how many for each profile */
+    uint64_t seeds;      /* fibers: how many for each profile, 0: 100. threads: runs, 0: 1 */
     unsigned timeout;    /* seconds until the runner kills what it has started */
     bool small, long_run, verbose;
 } runner_options;
