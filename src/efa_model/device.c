@@ -181,6 +181,16 @@ void uf_model_run(uf_model *model, uint64_t until)
         model->now = until;
 }
 
+void uf_model_catch_up(uf_model *model, uint64_t until)
+{
+    model_event event;
+    while (uf_model_event_take(model, until, &event))
+        handle(model, &event);
+    if (until > model->now)
+        model->now = until;
+    uf_model_look_at_doorbells(model);
+}
+
 /* ---- Messages ---- */
 
 message *uf_model_message(uf_model *m, uint32_t index)
@@ -286,6 +296,13 @@ void uf_model_nic_abilities(uf_model_nic *nic, bool can_read, bool can_write)
 void uf_model_nic_kill(uf_model_nic *nic)
 {
     nic->dead = true;
+}
+
+bool uf_model_nic_alive(const uf_model_nic *nic, bool *can_read, bool *can_write)
+{
+    *can_read = nic->can_read;
+    *can_write = nic->can_write;
+    return !nic->dead;
 }
 
 /* ---- Registrations ---- */

@@ -2,7 +2,7 @@
  *
  * A fiber runs until it calls relax (through any blocking call of the library); then the scheduler, which lives on the stack
  * of uf_fibers_run, picks the next one by a seeded random number. Time stands still but for one rule: when every fiber has
- * had a turn since the last tick, it advances by step_ns. So a run is a pure function of the seed and of what the
+ * had a turn since the last tick, it advances by step_ns (or to the next event of what is attached). So a run is a pure function of the seed and of what the
  * fibers do, and a seed that fails can be run again under a debugger. The trace is a hash of all choices and ticks: two
  * runs with equal traces went the same way.
  * It must never read a clock or let a fiber run on two threads. The sanitizers are told of each switch, since they follow
@@ -40,6 +40,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
+enum { ATTACHED_MAX = 4, JUMP_STEPS = 64 };
 #define STACK_BYTES ((size_t)1 << 20) /* touched pages only cost memory; sanitizers need the room */
 
 typedef struct fiber {
@@ -52,8 +53,17 @@ typedef struct fiber {
     void *tsan_fiber;
 } fiber;
 
+/* What shares the fibers' time (uf_fibers_attach). */
+typedef struct attached {
+    uint64_t (*next)(void *arg);
+    void (*run)(void *arg, uint64_t until);
+    void *arg;
+} attached;
+
 struct uf_fibers {
     uf_driver driver;
+    attached attached[ATTACHED_MAX];
+    size_t n_attached;
     uint64_t now, step_ns;
     uint64_t random, trace;
     fiber **fibers;
@@ -81,6 +91,30 @@ static void trace_add(uf_fibers *f, uint64_t value)
 {
     f->trace = (f->trace ^ value) * UINT64_C(0x100000001b3);
     f->trace ^= f->trace >> 29;
+}
+
+/* ---------------------------------------------------------------- time */
+
+int uf_fibers_attach(uf_fibers *f, uint64_t (*next)(void *arg), void (*run)(void *arg, uint64_t until), void *arg)
+{
+    if (f->n_attached == ATTACHED_MAX) {
+        return uf_fail(UF_EINVAL, "uf_fibers_attach: %d things share this driver's time already", ATTACHED_MAX);
+    }
+    f->attached[f->n_attached++] = (attached){next, run, arg};
+    return UF_OK;
+}
+
+static void advance(uf_fibers *f)
+{
+    uint64_t event = UINT64_MAX, step = f->now + f->step_ns, most = f->now + JUMP_STEPS * f->step_ns;
+    for (size_t i = 0; i < f->n_attached; i++) {
+        uint64_t next = f->attached[i].next(f->attached[i].arg);
+        event = next < event ? next : event;
+    }
+    f->now = event == UINT64_MAX || event < step ? step : event < most ? event : most;
+    for (size_t i = 0; i < f->n_attached; i++) {
+        f->attached[i].run(f->attached[i].arg, f->now);
+    }
 }
 
 /* ---------------------------------------------------------------- switching */
@@ -150,7 +184,7 @@ static void fibers_relax(void *arg, uint32_t round)
     if (f->current) {
         leave_fiber(f, f->current, false);
     } else {
-        f->now += f->step_ns; /* called outside of any fiber: nobody else could have a turn */
+        advance(f); /* called outside of any fiber: nobody else could have a turn */
     }
 }
 
@@ -348,7 +382,7 @@ int uf_fibers_run(uf_fibers *f, uint64_t limit_ns)
                 f->waiting--;
             }
         }
-        f->now += f->step_ns;
+        advance(f);
         trace_add(f, f->now);
         if (f->now > limit_ns && open_tick(f) > 0) {
             return limit_passed(f, limit_ns);
