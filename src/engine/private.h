@@ -25,7 +25,7 @@ struct uf_engine {
     _Atomic bool stop;
     bool want_thread, thread_runs;
     bool want_near; /* the thread stays near its NIC (near.c) */
-    int wake[2]; /* pipe that ends the thread's sleep */
+    int wake[2];    /* pipe that ends the thread's sleep */
     pthread_t thread;
 };
 

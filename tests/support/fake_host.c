@@ -65,8 +65,7 @@ void fake_file(const fake_host *host, const char *path, const char *text)
     whole(host, path, at);
     make_folders(at);
     FILE *file = fopen(at, "we");
-    if (!file)
-        fail_msg("%s: %s", at, strerror(errno));
+    assert_non_null(file);
     assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
     assert_int_equal(fclose(file), 0);
 }

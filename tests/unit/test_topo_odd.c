@@ -400,6 +400,18 @@ static void gpu_hidden_by_a_container_is_told(void **state)
         assert_int_equal(topo->gpus[g].hidden, g != 3);
     assert_true(noted("7 of 8 GPUs were not given to this container"));
     assert_int_equal(topo->gpus[3].rate.mbps, 400000);
+    uf_topo_free(topo);
+    /* Other containers hide the driver's entry instead. */
+    for (uint32_t g = 0; g < 7; g++) {
+        snprintf(file, sizeof file, "/dev/nvidia%u", g);
+        fake_file(&host, file, "");
+    }
+    fake_file(&host, "/dev/nvidia7", "");
+    snprintf(file, sizeof file, "/proc/driver/nvidia/gpus/%s", strrchr(fake_machine_path(0, 2, path), '/') + 1);
+    fake_remove(&host, file);
+    read_host();
+    for (uint32_t g = 0; g < 8; g++)
+        assert_int_equal(topo->gpus[g].hidden, g == 0);
 }
 
 static void other_display_adapters_are_no_gpus(void **state)
@@ -423,8 +435,9 @@ static void root_complexes_are_told_apart_below_a_platform_device(void **state)
     assert_int_equal(uf_topo_distance_between(topo, &gpu, &same), UF_TOPO_SAME_ROOT);
     assert_int_equal(uf_topo_distance_between(topo, &gpu, &other), UF_TOPO_SAME_SOCKET);
     assert_int_equal(uf_topo_distance_between(topo, &gpu, &nested), UF_TOPO_SAME_SWITCH);
-    other.numa = 1;
+    other.numa = same.numa = 1;
     assert_int_equal(uf_topo_distance_between(topo, &gpu, &other), UF_TOPO_ACROSS);
+    assert_int_equal(uf_topo_distance_between(topo, &gpu, &same), UF_TOPO_ACROSS);
 }
 
 static void uneven_numbers_leave_no_nic_unused(void **state)
