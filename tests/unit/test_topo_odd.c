@@ -238,7 +238,7 @@ static void names_mean_nothing_and_addresses_everything(void **state)
     static const char *const names[] = {"zeta", "rdmap10s0", "rdmap9s0", "alpha"};
     for (uint32_t i = 0; i < 4; i++) {
         char path[64];
-        snprintf(path, sizeof path, "pci0000:00/0000:00:1%u.0/%s:0%u:00.0", i, i == 3 ? "10000" : "0000", 9 - i);
+        snprintf(path, sizeof path, "pci0000:00/0000:00:1%u.0/%s:0%u:00.0", i, i == 3 ? "10000" : "9000", 9 - i);
         fake_pci_add(&host, &(fake_pci){.path = path, .vendor = 0x1d0f, .device = 0xefa1, .class = 0x020000});
         fake_verbs_add(&host, names[i], path, "100 Gb/sec (4X EDR)", "4: ACTIVE");
     }
