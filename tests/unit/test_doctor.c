@@ -242,11 +242,11 @@ static void drive_row(const drive *d)
     if (d->facts)
         d->facts(&facts);
     doctor_state state = row->check(&facts, row, found, sizeof found);
+    uf_topo_free(topo);
+    fake_host_remove(&host);
     if (state != d->state || !strstr(found, d->words))
         fail_msg("%s: %s \"%s\" instead of %s \"%s\"", d->id, doctor_state_name(state), found, doctor_state_name(d->state),
                  d->words);
-    uf_topo_free(topo);
-    fake_host_remove(&host);
 }
 
 static void each_row_says_what_is_there(void **state)
