@@ -9,8 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-/* What the thread may use and is near; false if there is nothing to gain, or not enough of it. */
-static bool choose(const uf_topo_cpus *nic, const cpu_set_t *allowed, uint32_t local_pes, cpu_set_t *near)
+bool uf_engine_near_cores(const uf_topo_cpus *nic, const cpu_set_t *allowed, uint32_t local_pes, cpu_set_t *near)
 {
     CPU_ZERO(near);
     for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
@@ -29,7 +28,7 @@ bool uf_engine_stay_near(const char *root, const char *device, uint32_t local_pe
         return false;
     if ((uint32_t)CPU_COUNT(&allowed) < 2 * local_pes) /* crowded: known without looking at the NIC */
         return false;
-    if (!uf_topo_read_nic(root, device, 0, &nic) || !choose(&nic.place.cpus, &allowed, local_pes, &near))
+    if (!uf_topo_read_nic(root, device, 0, &nic) || !uf_engine_near_cores(&nic.place.cpus, &allowed, local_pes, &near))
         return false;
     return pthread_setaffinity_np(pthread_self(), sizeof near, &near) == 0;
 }

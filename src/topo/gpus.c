@@ -15,15 +15,17 @@
 
 enum { GPUS_MAX = 256 }; /* who shares NICs with whom is found by comparing all with all */
 
+enum { VENDOR_NVIDIA = 0x10de };
+
 /* Class codes without the programming interface. */
 enum { CLASS_VGA = 0x0300, CLASS_3D = 0x0302, CLASS_DISPLAY = 0x0380, CLASS_ACCELERATOR = 0x1200 };
 
 static const struct {
     uint32_t vendor, class;
 } gpu_kinds[] = {
-    {0x10de, CLASS_VGA},     {0x10de, CLASS_3D},          /* NVIDIA */
-    {0x1002, CLASS_DISPLAY}, {0x1002, CLASS_ACCELERATOR}, /* AMD Instinct; its VGA class is graphics alone */
-    {0x8086, CLASS_DISPLAY},                              /* Intel Max; its VGA class is the processor's own graphics */
+    {VENDOR_NVIDIA, CLASS_VGA}, {VENDOR_NVIDIA, CLASS_3D},
+    {0x1002, CLASS_DISPLAY},    {0x1002, CLASS_ACCELERATOR}, /* AMD Instinct; its VGA class is graphics alone */
+    {0x8086, CLASS_DISPLAY},                                 /* Intel Max; its VGA class is the processor's own graphics */
 };
 
 static bool is_gpu(const uf_topo_pci *pci)
@@ -34,13 +36,18 @@ static bool is_gpu(const uf_topo_pci *pci)
     return false;
 }
 
-/* The driver tells the number of each GPU's device file; a container that was not given the GPU has the number and not the file. */
+/* NVIDIA's driver lists its GPUs with the number of their device files. Of those that a container was not given it hides the list's entry, or the
+ * device file alone. */
 static bool is_hidden(const char *root, const char *bus)
 {
     char path[PATH_MAX], text[4096], file[64];
     int64_t minor;
-    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", bus);
-    if (!uf_topo_text(root, path, text, sizeof text))
+    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s", bus);
+    if (!uf_topo_exists(root, "/proc/driver/nvidia/gpus"))
+        return false;
+    if (!uf_topo_exists(root, path))
+        return true;
+    if (!uf_topo_text_in(root, path, "information", text, sizeof text))
         return false;
     const char *at = strstr(text, "Device Minor:");
     if (!at)
@@ -91,7 +98,7 @@ int uf_topo_find_gpus(uf_topo_reader *reader)
             uf_topo_note(topo, "more than %d GPUs: the others were not looked at", GPUS_MAX);
             break;
         }
-        uf_topo_gpu gpu = {.hidden = is_hidden(reader->root, pci->bus)};
+        uf_topo_gpu gpu = {.hidden = pci->vendor == VENDOR_NVIDIA && is_hidden(reader->root, pci->bus)};
         snprintf(path, sizeof path, PCI_DEVICES "/%s", pci->bus);
         uf_topo_read_place(reader->root, path, &gpu.place);
         strcpy(gpu.place.bus, pci->bus); /* known even if the link is broken */

@@ -156,11 +156,14 @@ uint32_t uf_topo_bridges_above(const uf_topo_place *a, const uf_topo_place *b)
 
 uf_topo_distance uf_topo_distance_between(const uf_topo *topo, const uf_topo_place *a, const uf_topo_place *b)
 {
-    if (a->path[0] && b->path[0] && same_root(a->path, b->path))
-        return uf_topo_bridges_above(a, b) ? UF_TOPO_SAME_SWITCH : UF_TOPO_SAME_ROOT;
-    if (a->numa != UF_TOPO_UNKNOWN && b->numa != UF_TOPO_UNKNOWN)
-        return a->numa == b->numa ? UF_TOPO_SAME_SOCKET : UF_TOPO_ACROSS;
-    return topo->numa_nodes == 1 && a->path[0] && b->path[0] ? UF_TOPO_SAME_SOCKET : UF_TOPO_DISTANCE_UNKNOWN;
+    bool placed = a->path[0] && b->path[0], nodes = a->numa != UF_TOPO_UNKNOWN && b->numa != UF_TOPO_UNKNOWN;
+    if (placed && uf_topo_bridges_above(a, b))
+        return UF_TOPO_SAME_SWITCH;
+    if (nodes && a->numa != b->numa) /* guests hang devices of both sockets from one root */
+        return UF_TOPO_ACROSS;
+    if (placed && same_root(a->path, b->path))
+        return UF_TOPO_SAME_ROOT;
+    return nodes || (placed && topo->numa_nodes == 1) ? UF_TOPO_SAME_SOCKET : UF_TOPO_DISTANCE_UNKNOWN;
 }
 
 /* ---------------------------------------------------------------- the host */

@@ -79,9 +79,11 @@ expect 0 "GPUs" info --topo
 expect 2 "goes with --topo" info --root "$host"
 expect 0 "nothing that is needed is known to be missing" doctor --root "$host" --fabric local
 expect 0 "paths asked for: local, ofi:tcp" doctor --root "$host"
+expect 0 "unknown  libibverbs" doctor --root "$host" --fabric efa
+mkdir -p "$host/usr/lib" "$host/sys/bus/pci/devices"
 expect 3 "MISSING  libibverbs" doctor --root "$host" --fabric efa
 function=$host/sys/devices/pci0000:00/0000:00:1e.0
-mkdir -p "$function" "$host/sys/bus/pci/devices"
+mkdir -p "$function"
 ln -s ../../../devices/pci0000:00/0000:00:1e.0 "$host/sys/bus/pci/devices/0000:00:1e.0"
 echo 0x1d0f >"$function/vendor"
 echo 0xefa2 >"$function/device"

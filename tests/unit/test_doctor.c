@@ -137,7 +137,8 @@ static const drive drives[] = {
     PROVIDER("provider-verbs", "verbs"),
     {"libibverbs", DOCTOR_OK, .words = LIB "libibverbs.so.1",
      .files = {{LIB "libibverbs.so.1", "*ibv_get_device_list*ibv_open_device*"}}},
-    {"libibverbs", DOCTOR_MISSING, .words = "no libibverbs.so.1"},
+    {"libibverbs", DOCTOR_MISSING, .words = "no libibverbs.so.1", .files = {{LIB "none", ""}}},
+    {"libibverbs", DOCTOR_UNKNOWN, .words = "no folder of libraries"},
     {"libibverbs", DOCTOR_UNKNOWN, .words = "cannot be read", .files = {{LIB "libibverbs.so.1/x", ""}}},
     {"libefa", DOCTOR_OK, .words = "/opt/amazon/efa/lib64/libefa.so.1",
      .files = {{LIB "libefa.so.1", "*"},
@@ -241,11 +242,11 @@ static void drive_row(const drive *d)
     if (d->facts)
         d->facts(&facts);
     doctor_state state = row->check(&facts, row, found, sizeof found);
+    uf_topo_free(topo);
+    fake_host_remove(&host);
     if (state != d->state || !strstr(found, d->words))
         fail_msg("%s: %s \"%s\" instead of %s \"%s\"", d->id, doctor_state_name(state), found, doctor_state_name(d->state),
                  d->words);
-    uf_topo_free(topo);
-    fake_host_remove(&host);
 }
 
 static void each_row_says_what_is_there(void **state)

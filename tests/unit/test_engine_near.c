@@ -141,9 +141,43 @@ static void thread_is_left_alone_where_nothing_is_known(void **state)
     fake_host_remove(&host);
 }
 
+static cpu_set_t cores(int from, int end)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int cpu = from; cpu < end; cpu++)
+        CPU_SET(cpu, &set);
+    return set;
+}
+
+/* A NIC near cores 8 to 15. */
+static void only_allowed_cores_are_chosen_and_only_if_they_are_enough(void **state)
+{
+    (void)state;
+    uf_topo_cpus nic = {.count = 8, .bits = {0xff00}}, nowhere = {0};
+    cpu_set_t near, all = cores(0, 16), some = cores(4, 12), far = cores(0, 8), inside = cores(9, 13), expected = cores(8, 12);
+    assert_true(uf_engine_near_cores(&nic, &all, 8, &near));
+    assert_int_equal(CPU_COUNT(&near), 8);
+    assert_true(uf_engine_near_cores(&nic, &some, 1, &near));
+    assert_true(CPU_EQUAL(&near, &expected));
+    assert_false(uf_engine_near_cores(&nic, &all, 9, &near));    /* nine PEs: two cores each are not there */
+    assert_false(uf_engine_near_cores(&nic, &far, 1, &near));    /* the process may not go there */
+    assert_false(uf_engine_near_cores(&nic, &inside, 1, &near)); /* it is there already */
+    assert_false(uf_engine_near_cores(&nowhere, &all, 1, &near));
+    cpu_set_t wide = cores(0, 9); /* one near core of nine, for two PEs or more */
+    assert_true(uf_engine_near_cores(&nic, &wide, 1, &near));
+    assert_false(uf_engine_near_cores(&nic, &wide, 2, &near));
+    cpu_set_t pair = cores(7, 9);
+    assert_true(uf_engine_near_cores(&nic, &pair, 1, &near));
+    cpu_set_t few = cores(6, 11); /* three near of five, for three PEs: near ones are enough, cores altogether are not */
+    assert_false(uf_engine_near_cores(&nic, &few, 3, &near));
+    assert_true(uf_engine_near_cores(&nic, &few, 2, &near));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_allowed_cores_are_chosen_and_only_if_they_are_enough),
         cmocka_unit_test(thread_goes_to_the_nics_cores),
         cmocka_unit_test(thread_is_left_alone_where_pes_share_cores),
         cmocka_unit_test(thread_is_left_alone_where_the_process_may_not_go),

@@ -61,6 +61,7 @@ static void one_host_opens_tcp_on_loopback_and_says_so(void **state)
     assert_true(f->caps.write_placed);
     assert_false(f->caps.imm_placed);
     assert_true(f->caps.max_message >= 1u << 20);
+    assert_string_equal(f->caps.device, "lo");
     assert_true(f->caps.address_bytes > 0 && f->caps.address_bytes <= UF_FABRIC_ADDRESS_MAX);
     f->ops->close(f);
     assert_int_equal(open_with("TCP", "lo", true, &f), UF_OK);

@@ -76,6 +76,8 @@ const char *doctor_state_name(doctor_state state);
 void doctor_gather(doctor_facts *facts, const uf_settings *settings);
 /* doctor_library.c: the file of a shared library below the prefix; false if there is none where loaders look. */
 bool doctor_library_find(const char *root, const char *name, char *path, size_t bytes);
+/* Whether there is any folder of libraries below the prefix: without one nothing is known of them. */
+bool doctor_library_any(const char *root);
 /* 1: the file names all `symbols` (words with a space between), 0: it lacks one, which goes to `lacking`; -1: it cannot be read. */
 int doctor_library_has(const char *root, const char *path, const char *symbols, char *lacking, size_t bytes);
 

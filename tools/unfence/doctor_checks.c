@@ -62,7 +62,9 @@ doctor_state doctor_check_library(const doctor_facts *facts, const doctor_row *r
     size_t length = strcspn(row->argument, " ");
     snprintf(name, sizeof name, "%.*s", (int)length, row->argument);
     if (!doctor_library_find(facts->root, name, path, sizeof path))
-        return say(DOCTOR_MISSING, found, bytes, "no %s where libraries are", name);
+        return doctor_library_any(facts->root)
+                   ? say(DOCTOR_MISSING, found, bytes, "no %s where libraries are", name)
+                   : say(DOCTOR_UNKNOWN, found, bytes, "no folder of libraries is there to be looked at");
     switch (doctor_library_has(facts->root, path, row->argument + length, lacking, sizeof lacking)) {
     case 1:
         return say(DOCTOR_OK, found, bytes, "%s", path);
@@ -124,7 +126,7 @@ doctor_state doctor_check_efa_driver(const doctor_facts *facts, const doctor_row
         return uf_topo_exists(facts->root, "/sys/module") ? say(DOCTOR_MISSING, found, bytes, "the module efa is not loaded")
                                                           : say(DOCTOR_UNKNOWN, found, bytes, "/sys/module is not there");
     if (!uf_topo_text(facts->root, "/sys/module/efa/version", text, sizeof text) || !uf_topo_parse_version(text, version))
-        return say(DOCTOR_UNKNOWN, found, bytes, "loaded, without a version: the one of the kernel itself");
+        return say(DOCTOR_UNKNOWN, found, bytes, "in use, without a version: the one of the kernel itself");
     return say(at_least(version, least) ? DOCTOR_OK : DOCTOR_MISSING, found, bytes, "version %s", text);
 }
 

@@ -54,6 +54,14 @@ bool doctor_library_find(const char *root, const char *name, char *path, size_t 
     return false;
 }
 
+bool doctor_library_any(const char *root)
+{
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (uf_topo_exists(root, folders[i]))
+            return true;
+    return false;
+}
+
 static bool contains_word(const char *image, size_t size, const char *word)
 {
     size_t length = strlen(word);
