@@ -67,6 +67,7 @@ static void choose_settings(uint64_t seed)
     setenv("UNFENCE_MESSAGES", messages[seed / 4 % 4], 1);
     setenv("UNFENCE_WINDOW", windows[seed / 2 % 4], 1);
     setenv("UNFENCE_QUEUE_DEPTH", depths[seed / 8 % 4], 1);
+    setenv("UNFENCE_EFA_WQE", seed / 16 % 2 ? "128" : "64", 1);
     setenv("UNFENCE_MAX_LANES", "1024", 1);
     setenv("UNFENCE_HEAP_MAX", "256M", 1);
     setenv("UNFENCE_SIGNALS", "4096", 1);
