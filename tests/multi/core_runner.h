@@ -18,6 +18,7 @@ typedef struct runner_options {
     uint64_t seeds;      /* fibers: how many for each profile, 0: 100. threads: runs, 0: 1 */
     unsigned timeout;    /* seconds until the runner kills what it has started */
     bool small, long_run, verbose;
+    bool again; /* fibers: each seed twice, which must go the same way */
 } runner_options;
 
 /* Each returns 0 if all passed. */
