@@ -176,6 +176,14 @@ static int all_waits_say(job *j, int code)
     return 0;
 }
 
+/* Nobody dies before all have come out of the last collective call; and no survivor leaves before all have been told, since its own leaving
+ * is news as well, which may come first where the machine is busy. */
+static void meet(process_table *table, int n)
+{
+    atomic_fetch_add(&table->flags[KILLED], 1);
+    processes_await(&table->flags[KILLED], n);
+}
+
 static int dies_in_traffic(process_table *table, int pe)
 {
     job j;
@@ -189,6 +197,7 @@ static int dies_in_traffic(process_table *table, int pe)
     }
     int rc = note(table, pe, traffic(&j, UINT64_MAX));
     int wrong = rc == UF_EPEER ? all_waits_say(&j, UF_EPEER) : 2;
+    meet(table, 3);
     uf_world_destroy(j.w);
     return wrong;
 }
@@ -205,13 +214,6 @@ static void death_in_traffic_is_told_to_everybody_with_the_number(void **state)
     }
     assert_one_failed(table, 4, VICTIM, failed);
     processes_table_free(table);
-}
-
-/* Nobody dies before all have come out of the last collective call. */
-static void meet(process_table *table, int n)
-{
-    atomic_fetch_add(&table->flags[KILLED], 1);
-    processes_await(&table->flags[KILLED], n);
 }
 
 /* Half a megabyte and a signal to each of the others, several rounds in flight, until something ends it; the victim dies with its own half sent. */
@@ -235,6 +237,7 @@ static int dies_under_large_puts(process_table *table, int pe)
     }
     note(table, pe, rc);
     int wrong = rc == UF_EPEER ? all_waits_say(&j, UF_EPEER) : 2;
+    meet(table, 4 + 3);
     uf_world_destroy(j.w);
     return wrong;
 }
@@ -319,6 +322,7 @@ static int exits_in_traffic(process_table *table, int pe)
         exit(42);
     }
     int rc = note(table, pe, traffic(&j, UINT64_MAX));
+    meet(table, 2);
     uf_world_destroy(j.w);
     return rc == UF_EPEER ? 0 : 2;
 }
