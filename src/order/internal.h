@@ -95,6 +95,7 @@ struct uf_order_lane {
 
     uint8_t grant;           /* uf_order_grant */
     uint16_t id;             /* the peer's number of this lane */
+    uint64_t closing;        /* epoch of the message that closes it; 0: not sent */
     uint32_t opened;         /* how often this place was opened: the upper half of the open id */
     uint32_t window;         /* W */
     uint32_t sequence;       /* next to be taken */
