@@ -23,6 +23,12 @@ int uf_engine_limits_of(const uf_engine_params *p, uf_engine_limits *limits)
     const uf_fabric_caps *caps = &p->fabric->caps;
     const int64_t *set = p->settings->number;
     uint32_t flows = (uint32_t)p->n_pes;
+    if (!caps->write_placed)
+        return uf_fail(
+            UF_EUNSUPPORTED,
+            "PE %d: %s (%s) does not tell when the bytes of a put are in the target's memory, so no quiet over it would "
+            "prove anything; choose another provider with UNFENCE_FABRIC",
+            p->pe, caps->fabric, caps->provider);
     /* Control costs no credit. Where there are no immediates it travels as messages. */
     uint32_t reserve = UF_ORDER_CONTROL_RESERVE * flows;
     uint64_t credits = (uint64_t)set[UF_SET_CREDITS];

@@ -44,7 +44,8 @@ typedef struct uf_engine_params {
     uint32_t local_pes;             /* PEs that share this host: decides how long a wait spins */
 } uf_engine_params;
 
-/* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with. Pure. */
+/* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with, UF_EUNSUPPORTED if the
+ * fabric cannot tell when a put is placed. Pure. */
 int uf_engine_limits_of(const uf_engine_params *params, uf_engine_limits *limits);
 int uf_engine_create(const uf_engine_params *params, uf_engine **engine);
 /* Starts the progress thread if driver and settings say so. After the fabric is connected. */
