@@ -241,7 +241,7 @@ int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wir
     }
     flow->stalled &= ~(uint32_t)UF_STALL_RAIL;
     flow->doubt = 0;
-    o->attention = true;
+    uf_order_wake(o, flow);
     for (uint32_t i = 0; i < o->config.tx_depth; i++) {
         uf_order_cookie *c = &o->cookies[i];
         if (c->type != UF_WR_ADD || c->flow != flow || !c->lost)
