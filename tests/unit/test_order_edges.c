@@ -7,7 +7,7 @@ static void mark_on_a_full_ring_is_reported(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(64, 1);
     uf_order_mark mark;
@@ -57,7 +57,7 @@ static void operation_that_breaks_the_network_ends_once(void **state)
         for (uint32_t form = 0; form < 4; form++) {
             uf_order_config c = pair_config();
             pair *p = pair_create(&c);
-            uf_order_ctx ctx = {0, 8, form & 1};
+            uf_order_ctx ctx = {.window = 8, .ordered = form & 1};
             uf_order_lane *lane = pair_lane(p, &ctx);
             uf_order_op op = pair_put_signal(form & 2 ? 3 * 4096 : 64, 1), first = pair_signal(1ull << 40);
             assert_int_equal(uf_order_submit(p->side[0].order, lane, &first), UF_OK);
@@ -82,7 +82,7 @@ static void fence_that_breaks_the_network_ends_the_operation(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(64, 1);
     assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
@@ -150,7 +150,7 @@ static void request_that_comes_twice_is_one(void **state)
 {
     (void)state;
     pair *p = pair_of_two_rails(1);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000);
     uf_wr again[4];
@@ -175,7 +175,7 @@ static void refused_request_that_comes_twice_counts_once(void **state)
 {
     (void)state;
     pair *p = pair_of_two_rails(1);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *first = pair_lane(p, &ctx), *second = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000);
     uf_wr again[4];
@@ -199,7 +199,7 @@ static void end_of_a_lane_that_comes_twice_spares_its_successor(void **state)
 {
     (void)state;
     pair *p = pair_of_two_rails(4);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx), *next = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000);
     uf_wr again[4];
@@ -242,7 +242,7 @@ static void closed_lane_has_given_its_window_back(void **state)
     uf_order_config c = pair_config();
     c.max_lanes = 1;
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     for (uint32_t i = 0; i < 10; i++) {
         uf_order_lane *lane = pair_lane(p, &ctx);
         uf_order_op op = pair_signal(1000);
@@ -296,7 +296,7 @@ static void peers_that_do_not_move_leave_room_for_the_last(void **state)
     uf_order_edges edges = {posted, take_any, apply_none, done_none, failed_none};
     uf_order *order;
     assert_int_equal(uf_order_create(&c, &edges, &order), UF_OK);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane;
     for (uint32_t peer = 1; peer < MANY - 1; peer++) {
         assert_int_equal(uf_order_lane_open(order, &ctx, peer, &lane), UF_OK);

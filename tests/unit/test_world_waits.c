@@ -63,17 +63,17 @@ static const struct uf_fabric_ops net_ops;
 static int net_open(const uf_fabric_params *params, uf_fabric **out)
 {
     net *n = params->arg;
-    n->fabric = (uf_fabric){&net_ops,
-                            {.fabric = "made",
-                             .provider = "made",
-                             .n_rails = 1,
-                             .imm_bits = 32,
-                             .imm_placed = true,
-                             .max_message = 1 << 20,
-                             .tx_depth = 64,
-                             .cq_depth = UINT32_MAX,
-                             .max_receives = UINT32_MAX,
-                             .address_bytes = 1}};
+    n->fabric = (uf_fabric){.ops = &net_ops,
+                            .caps = {.fabric = "made",
+                                     .provider = "made",
+                                     .n_rails = 1,
+                                     .imm_bits = 32,
+                                     .imm_placed = true,
+                                     .max_message = 1 << 20,
+                                     .tx_depth = 64,
+                                     .cq_depth = UINT32_MAX,
+                                     .max_receives = UINT32_MAX,
+                                     .address_bytes = 1}};
     n->fabric.caps.write_placed = !n->vague;
     *out = &n->fabric;
     return UF_OK;
