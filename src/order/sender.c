@@ -37,7 +37,7 @@ void uf_order_slot_give(uf_order *o, uf_order_flow *flow, uint32_t slot)
     flow->slot_free = slot;
     flow->slots_used--;
     o->outstanding--;
-    o->attention = true;
+    uf_order_wake(o, flow);
 }
 
 /* A request with nobody's operation behind it. */
@@ -497,8 +497,10 @@ uf_order_hold uf_order_pump_lane(uf_order *o, uf_order_lane *lane, uint32_t *pos
     count_hold(o, lane, stop);
     lane->detour = lane->queue.head != UF_NONE && !may_pass(head);
     /* Nothing will happen that makes progress look here again: it had its turn, or became ready just now. */
-    if ((left == 0 && uf_order_lane_has_work(lane)) || (ready == UF_HOLD_GO && lane->ready.head != UF_NONE))
+    if ((left == 0 && uf_order_lane_has_work(lane)) || (ready == UF_HOLD_GO && lane->ready.head != UF_NONE)) {
         o->attention = true;
+        lane->flow->again = 1;
+    }
     return stop;
 }
 

@@ -65,6 +65,12 @@ void uf_ctx_free(uf_ctx *ctx)
 static int close_lanes(uf_ctx *ctx, uint64_t deadline)
 {
     uf_world *w = ctx->world;
+    /* All begin at once: each waits for an answer of its peer. */
+    for (int pe = 0; pe < w->n_pes; pe++) {
+        uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
+        if (lane && uf_engine_lane_close(w->engine, lane) == UF_OK)
+            atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
+    }
     for (int pe = 0; pe < w->n_pes; pe++) {
         uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
         int rc;
