@@ -35,11 +35,12 @@ uint32_t uf_order_stripe_rail(uf_order *o, const uf_order_flow *flow)
     return o->next_rail;
 }
 
-/* How a put or get is cut: one part for each rail, if that gives parts which are worth it. The same for the life of an operation. */
+/* How a put or get above `whole` is cut: one part for each rail, if that gives parts which are worth it. The same for the life of an
+ * operation. */
 uint64_t uf_order_part_bytes(const uf_order *o, uint64_t bytes)
 {
     const uf_order_config *c = &o->config;
-    if (c->n_rails == 1 || c->stripe_bytes == 0 || bytes <= o->whole)
+    if (c->n_rails == 1 || c->stripe_bytes == 0)
         return c->max_message;
     uint64_t part = bytes / c->n_rails + (bytes % c->n_rails != 0);
     part = part < c->stripe_chunk ? c->stripe_chunk : (part + STRIPE_ALIGN - 1) / STRIPE_ALIGN * STRIPE_ALIGN;

@@ -170,6 +170,8 @@ static uf_order_hold sequence_room(uf_order *o, uf_order_lane *lane)
 
 static uint64_t parts_of(const uf_order *o, uint64_t bytes)
 {
+    if (uf_likely(bytes <= o->whole))
+        return bytes != 0;
     uint64_t part = uf_order_part_bytes(o, bytes);
     return bytes / part + (bytes % part != 0);
 }
@@ -223,7 +225,7 @@ static uf_order_hold data_step(uf_order *o, uf_order_lane *lane, uint32_t entry)
     uf_order_flow *flow = lane->flow;
     uf_order_wr_type type = type_of_form[e->form];
     bool told = e->op.user || e->form == UF_FORM_AFTER;
-    uint64_t most = uf_order_part_bytes(o, e->op.bytes);
+    uint64_t most = uf_likely(e->op.bytes <= o->whole) ? o->whole : uf_order_part_bytes(o, e->op.bytes);
     while (e->posted < e->op.bytes) {
         uf_order_part part = {e->posted, e->op.bytes - e->posted};
         if (part.bytes > most)

@@ -177,6 +177,13 @@ static int range_of(const uf_ctx *ctx, int pe, int *first, int *last)
     return ctx->world->fabric != NULL;
 }
 
+/* A lane that ended ended the world with it, and the world's first error tells why. */
+static int first_cause(uf_world *w, int rc)
+{
+    int status = uf_world_check(w);
+    return status ? status : rc;
+}
+
 int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
 {
     uf_world *w = ctx->world;
@@ -198,7 +205,7 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
                                w->pe, remote ? "quiet" : "flush", p[i].pe, how);
             }
             if (rc)
-                return rc;
+                return first_cause(w, rc);
         }
     }
     return uf_world_check(w);
@@ -222,8 +229,10 @@ static int complete_test(uf_ctx *ctx, bool remote)
         int n = mark_some(ctx, &at, last, remote, p);
         for (int i = 0; i < n; i++) {
             int rc = uf_engine_mark_test(w->engine, p[i].lane, &p[i].mark);
+            if (rc == UF_EAGAIN)
+                return uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe);
             if (rc)
-                return rc == UF_EAGAIN ? uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe) : rc;
+                return first_cause(w, rc);
         }
     }
     return uf_world_check(w);
