@@ -166,7 +166,7 @@ static void interfaces_are_rails_if_that_is_wished(void **state)
     struct sockaddr_in route = {.sin_family = AF_INET};
     assert_int_equal(inet_pton(AF_INET, "10.1.0.7", &route.sin_addr), 1);
     uf_ofi_wish wish = {.interface = "", .interfaces = true, .route = (const struct sockaddr *)&route};
-    const struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    struct fi_info *chosen[UF_OFI_RAILS_MAX];
     assert_int_equal(uf_ofi_select(list, &wish, chosen, UF_OFI_RAILS_MAX), 2);
     char text[2][128];
     for (int i = 0; i < 2; i++)
