@@ -177,13 +177,6 @@ static int range_of(const uf_ctx *ctx, int pe, int *first, int *last)
     return ctx->world->fabric != NULL;
 }
 
-/* A lane that ended ended the world with it, and the world's first error tells why. */
-static int first_cause(uf_world *w, int rc)
-{
-    int status = uf_world_check(w);
-    return status ? status : rc;
-}
-
 int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
 {
     uf_world *w = ctx->world;
@@ -205,7 +198,7 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
                                w->pe, remote ? "quiet" : "flush", p[i].pe, how);
             }
             if (rc)
-                return first_cause(w, rc);
+                return uf_world_first_cause(w, rc);
         }
     }
     return uf_world_check(w);
@@ -232,7 +225,7 @@ static int complete_test(uf_ctx *ctx, bool remote)
             if (rc == UF_EAGAIN)
                 return uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe);
             if (rc)
-                return first_cause(w, rc);
+                return uf_world_first_cause(w, rc);
         }
     }
     return uf_world_check(w);

@@ -34,6 +34,12 @@ int uf_world_check(uf_world *w)
     return status ? uf_error_set(status, w->why) : UF_OK;
 }
 
+int uf_world_first_cause(uf_world *w, int rc)
+{
+    int status = rc == UF_OK || rc == UF_EAGAIN ? UF_OK : uf_world_check(w);
+    return status ? status : rc;
+}
+
 enum { WATCH_SECONDS = 5 };
 
 /* The watchdog (rule 17). One of the threads that tick looks; a lane that is stuck is told of once, until none is. */
