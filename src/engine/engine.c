@@ -147,8 +147,14 @@ static int step(uf_engine *e)
         }
         return n;
     }
-    for (int i = 0; i < n; i++)
-        handle(e, &cqes[i]); /* an error concerns one flow and has been told through the failed edge */
+    for (int i = 0; i < n; i++) {
+        int rc = handle(e, &cqes[i]);
+        /* Other errors concern one flow and have been told through the failed edge; so may this have been, then it is told to no effect. */
+        if (rc == UF_EINTERNAL && !e->unsound) {
+            e->unsound = true;
+            e->host.failed(e->host.arg, (uint32_t)e->pe, rc);
+        }
+    }
     if (__builtin_expect(e->n_rails > 1, 0))
         uf_order_drained(e->order, e->fabric->drained);
     int posted = uf_order_progress(e->order);
@@ -189,25 +195,29 @@ bool uf_engine_thread_arm(uf_engine *e)
 
 /* ---------------------------------------------------------------- operations */
 
+static int no_room(uf_engine *e, const uf_order_lane *lane)
+{
+    uint32_t peer = uf_order_lane_peer(lane);
+    char how[256];
+    uf_engine_describe(e, peer, how, sizeof how);
+    return uf_fail(UF_ETIMEDOUT,
+                   "PE %d: an operation to PE %u found no room in the queues until its deadline: the network or a peer does not "
+                   "take what was sent (%s); UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
+                   e->pe, peer, how);
+}
+
 /* Between two tries of a caller that found the queues full: UF_OK to try again. The clock is read only here, so that
  * an operation that finds room costs no system call. */
-static int back_off(uf_engine *e, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
+static int back_off(uf_engine *e, const uf_order_lane *lane, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
 {
     if (timeout_ns == 0)
         return uf_fail(UF_EAGAIN, "PE %d: the queues are full and the caller asked not to wait (UF_NOWAIT)", e->pe);
-    if (round % 64 == 0) {
+    if (round == 0) {
         uint64_t now = e->driver->now(e->driver->arg);
-        if (round == 0)
-            *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
-        else if (now >= *deadline)
-            return uf_fail(UF_ETIMEDOUT,
-                           "PE %d: an operation found no room in the queues until its deadline: the network or a peer does not "
-                           "take what was sent; UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
-                           e->pe);
+        *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
     }
-    if (uf_engine_poll(e) <= 0)
-        e->driver->relax(e->driver->arg, round);
-    return UF_OK;
+    int rc = e->host.wait(e->host.arg, round, *deadline);
+    return rc == UF_ETIMEDOUT ? no_room(e, lane) : rc;
 }
 
 int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns)
@@ -220,7 +230,7 @@ int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, u
         unlock(e);
         if (rc != UF_EAGAIN)
             return rc;
-        rc = back_off(e, timeout_ns, &deadline, round);
+        rc = back_off(e, lane, timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }
@@ -241,7 +251,7 @@ int uf_engine_submit_many(uf_engine *e, uf_order_lane *const *lanes, const uf_or
         ring(e);
         unlock(e);
         if (rc == UF_EAGAIN)
-            rc = back_off(e, timeout_ns, &deadline, round);
+            rc = back_off(e, lanes[*done], timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }
@@ -339,6 +349,17 @@ void uf_engine_counters(uf_engine *e, uf_order_counters *counters, uint64_t *eag
     unlock(e);
 }
 
+int uf_engine_watch(uf_engine *e)
+{
+    uint32_t peer;
+    if (!e->fabric)
+        return UF_OK;
+    lock(e);
+    int rc = uf_order_watch(e->order, &peer);
+    unlock(e);
+    return rc;
+}
+
 size_t uf_engine_describe(uf_engine *e, uint32_t peer, char *text, size_t bytes)
 {
     if (!e->fabric)
@@ -362,6 +383,7 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
     e->host = params->host;
     e->local_pes = params->local_pes;
     e->want_thread = params->driver->threads && strcasecmp(params->settings->text[UF_SET_PROGRESS], "inline") != 0;
+    e->want_near = params->settings->number[UF_SET_PIN_PROGRESS];
     if (e->fabric) {
         uf_order_config config;
         int rc = uf_engine_order_config(params, &config);

@@ -96,6 +96,7 @@ struct uf_order_lane {
 
     uint8_t grant;           /* uf_order_grant */
     uint16_t id;             /* the peer's number of this lane */
+    uint64_t closing;        /* epoch of the message that closes it; 0: not sent */
     uint32_t opened;         /* how often this place was opened: the upper half of the open id */
     uint32_t window;         /* W */
     uint32_t sequence;       /* next to be taken */
@@ -175,6 +176,7 @@ typedef struct uf_order_slot {
     uint32_t next;
     uint16_t sequence; /* of the request: an answer to an older one is told by it */
     uint16_t id;
+    uint16_t requests; /* for a lane that it was used for: a copy of an older one is told by that */
     uint8_t type;
     uint8_t batch;
 } uf_order_slot;
@@ -223,6 +225,8 @@ typedef struct uf_order_flow {
     uint32_t in_flight; /* cookies */
     uint16_t home;      /* rail of controls and answers; lanes have their own */
     uint16_t active;    /* in the list of flows with something to post */
+    uint8_t resting;    /* not in it, although it has something: only an event of its own will let that go (progress.c) */
+    uint8_t again;      /* a lane of it has had its turn and has more */
     /* The weak path, receiving. */
     uint32_t rx_imm[2];
     uint32_t imm_told;  /* sum that the sender was told last */
@@ -234,6 +238,7 @@ typedef struct uf_order_flow {
     uint64_t wanted;    /* somebody waits for receipts up to here */
     uint32_t tx_msg[2], msg_limit;
     uint32_t flip_number; /* sent with the bit of `asking` */
+    uint32_t epoch_first; /* had been sent with the bit of `epoch` when that began */
 
     uint32_t rx_msg[2], msg_told, msg_proof;
     uint32_t ask_number[2];
@@ -283,13 +288,16 @@ struct uf_order {
     bool by_receipt; /* windows and adds are proven by receipts, not by own CQEs */
     bool save;       /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
     bool attention;  /* progress may have something to do */
-    uint32_t cookie_free, cookies_free, cookie_reserve;
+    uint32_t cookie_free, cookies_free;
+    uint32_t cookie_reserve;               /* the last ones are for controls and answers, */
+    uint32_t cookie_first;                 /* and those before them for the first WR of a flow that has none */
     uint32_t imm_half, msg_half;           /* credits come back when so many were consumed */
     uint32_t general, answers;             /* messages of a flow: with credits, and reserved for answers */
     uint32_t drains_heard, drains_awaited; /* rails that are rails_heard or rails_asked for some flow */
     uint32_t next_rail;                    /* of a striped put's next part */
     uint64_t whole;                        /* puts and gets up to here are one WR */
     uint32_t entry_free, entries_free;
+    uint32_t flows_queued; /* flows with an entry: for each other one a place is kept */
     uint32_t lane_free, lanes_used, window_free, windows_used;
     uint32_t active_head, active_tail, n_active;
     uint32_t replay_head, replay_tail;
@@ -301,6 +309,7 @@ struct uf_order {
     uf_wr *saved; /* by cookie, if `save` */
     uf_order_entry *entries;
     uf_order_slot *slots;    /* [n_flows][answers] */
+    uint16_t *requests;      /* [n_flows][answers]: the last request for a lane that a peer's slot was used for */
     uf_order_parked *parked; /* [n_flows][message_credits] */
     uf_order_window *windows;
     uint32_t *hash; /* (flow, lane id) -> window */
@@ -312,6 +321,16 @@ struct uf_order {
 static inline bool uf_order_mutant(const uf_order *o, uf_order_mutation m)
 {
     return UF_ORDER_HAS_MUTATIONS && (o->config.mutations & (uint32_t)m);
+}
+
+void uf_order_activate(uf_order *o, uf_order_flow *flow);
+
+/* Something happened to the flow that may have lifted a hold. */
+static inline void uf_order_wake(uf_order *o, uf_order_flow *flow)
+{
+    o->attention = true;
+    if (uf_unlikely(flow->resting))
+        uf_order_activate(o, flow);
 }
 
 static inline bool uf_order_lane_has_work(const uf_order_lane *lane)
@@ -378,7 +397,6 @@ void uf_order_lane_activate(uf_order *o, uf_order_lane *lane);
 void uf_order_lane_deactivate(uf_order *o, uf_order_lane *lane);
 
 /* ---- credit.c */
-void uf_order_activate(uf_order *o, uf_order_flow *flow);
 void uf_order_control_set(uf_order *o, uf_order_flow *flow, uint32_t type);
 uf_order_hold uf_order_control_pump(uf_order *o, uf_order_flow *flow);
 void uf_order_control_lost(uf_order *o, uf_order_flow *flow, uint32_t imm);
@@ -390,7 +408,7 @@ int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm);
 void uf_order_receipt_want(uf_order *o, uf_order_flow *flow, uint64_t epoch);
 void uf_order_receipt_check(uf_order *o, uf_order_flow *flow, uint32_t bit);
 void uf_order_receipt_start(uf_order *o, uf_order_flow *flow);
-void uf_order_receipt_sent(uf_order *o, uf_order_flow *flow);
+void uf_order_receipt_pace(uf_order *o, uf_order_flow *flow);
 int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number);
 void uf_order_quiet_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number);
 

@@ -39,8 +39,9 @@ typedef struct uf_order_config {
     uint32_t message_credits; /* messages in flight per flow, at least 2: up to half of them, at most max_fetches, are kept for
                                  answers; also the size of its pool of held messages */
     uint32_t tx_depth;        /* WRs in flight on this endpoint, all rails: size of the cookie table */
-    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. More than
-                                 n_flows, so that peers which do not move leave room for the others */
+    uint32_t
+        queue_ops; /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. One is kept for each
+                                 flow, so more than n_flows */
     uint32_t max_lanes;       /* receiver's pool: lanes of all peers that may use sequences here at once */
     uint32_t max_local_lanes; /* lanes that may be open on our side at once */
     uint32_t max_fetches;     /* fetching atomics in flight per flow */
@@ -100,8 +101,11 @@ typedef struct uf_order_ctx {
 
 /* Opens the lane of `ctx` to `flow`. Cheap: nothing is sent until a sequence is needed. UF_ENOMEM with the numbers. */
 int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_order_lane **lane);
-/* The lane must be quiet (else UF_EAGAIN). Its number at the receiver is given back. */
+/* UF_EAGAIN until the lane is quiet and its number at the receiver has come back, so that whoever hears of it can open another; then
+ * the lane is gone. Nothing may be submitted on it from the first call on. */
 int uf_order_lane_close(uf_order *order, uf_order_lane *lane);
+/* The PE that it leads to; any thread. */
+uint32_t uf_order_lane_peer(const uf_order_lane *lane);
 
 /* ---------------------------------------------------------------- operations */
 
@@ -126,8 +130,9 @@ typedef struct uf_order_op {
     uint64_t user;                                         /* not 0: `done` will be called with it */
 } uf_order_op;
 
-/* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once. UF_EAGAIN: the
- * queue is full and nothing happened. UF_EINVAL / the lane's error: refused. */
+/* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once, or `done` tells why not
+ * (within this call if its post broke the network). UF_EAGAIN: the queue is full and nothing happened. UF_EINVAL / the lane's error:
+ * refused, `done` will not be called. */
 int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op);
 
 /* Completion. A mark notes what has been submitted on a lane so far; `done` tells when all of that is complete to the level

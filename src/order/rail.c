@@ -327,7 +327,7 @@ int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wir
     flow->rails_doubt &= ~(1u << rail);
     if (!flow->rails_doubt)
         flow->stalled &= ~(uint32_t)UF_STALL_RAIL;
-    o->attention = true;
+    uf_order_wake(o, flow);
     settle(o, flow, rail, missing == 0);
     return UF_OK;
 }
@@ -382,7 +382,7 @@ static void fail_flow_rail(uf_order *o, uf_order_flow *flow, uint32_t rail, cons
     if (flow->status || !(flow->rails_alive & 1u << rail))
         return;
     flow->rails_alive &= ~(1u << rail);
-    o->attention = true;
+    uf_order_wake(o, flow);
     if (!flow->rails_alive)
         end_by_rail(o, flow, rail, "was the last one", why);
     else if (!o->config.imm_placed && (flow->rails_used & 1u << rail))

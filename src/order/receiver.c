@@ -267,8 +267,9 @@ static int sequenced_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *w
 {
     uf_order_window *w = uf_order_window_find(o, flow, wire->lane);
     uint32_t sequence;
-    if (!w && o->config.n_rails > 1) {
-        o->counters.duplicates_dropped++; /* sent again over another rail after its lane closed */
+    bool other = w && uf_wire_type(wire) == UF_MSG_LANE_CLOSE && wire->address != w->open_id;
+    if ((!w || other) && o->config.n_rails > 1) {
+        o->counters.duplicates_dropped++; /* sent again over another rail after its lane closed: another may have its number */
         return UF_OK;
     }
     if (!w)

@@ -51,16 +51,17 @@ static uf_order_hold refused(uf_order *o, uf_order_flow *flow, int rc)
     return UF_HOLD_FAILED;
 }
 
-/* Cookies for data are shared so that k flows which do not complete leave room for one more: a flow may hold four times what is
- * free. Controls and answers, on which others wait, have a reserve. */
+/* Cookies for data: a flow may hold four times what is free, and some are kept for the first WR of flows that have none, so that peers
+ * which do not complete never hold up one that would. Controls and answers, on which others wait, have a reserve. */
 static inline bool cookie_room(const uf_order *o, const uf_order_flow *flow, uint8_t type)
 {
     if (type >= UF_WR_ANSWER)
         return o->cookies_free > 0;
     if (uf_unlikely(o->config.n_rails > 1) && !uf_order_may_replay(o, flow, type))
         return false;
-    uint32_t room = o->cookies_free > o->cookie_reserve ? o->cookies_free - o->cookie_reserve : 0;
-    return flow->in_flight < 4 * room;
+    uint32_t kept = o->cookie_reserve + o->cookie_first;
+    uint32_t room = o->cookies_free > kept ? o->cookies_free - kept : 0;
+    return uf_likely(flow->in_flight < 4 * room) || (flow->in_flight == 0 && o->cookies_free > o->cookie_reserve);
 }
 
 static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, const uf_order_cookie *like)
@@ -281,15 +282,24 @@ static int ended(const uf_order *o, const uf_order_lane *lane)
                    o->config.self, lane->flow->peer);
 }
 
+/* The context's fence epoch has moved: what is submitted now is behind a boundary. Asking for the receipt may break the network. */
+static int cross_fence(uf_order *o, uf_order_lane *lane)
+{
+    bool made = uf_order_lane_fence(o, lane);
+    return lane->status ? lane->status : made ? UF_OK : UF_EAGAIN;
+}
+
 int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op)
 {
     uf_order_flow *flow = lane->flow;
     uf_order_hold hold = UF_HOLD_RAIL;
     if (uf_unlikely(lane->status))
         return ended(order, lane);
-    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen) &&
-        !uf_order_lane_fence(order, lane))
-        return UF_EAGAIN;
+    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen)) {
+        int rc = cross_fence(order, lane);
+        if (rc)
+            return rc;
+    }
     if (uf_unlikely(lane->fence) && uf_order_lane_done_there(lane, lane->fence))
         lane->fence = 0;
     bool open = lane->fence == 0 || (uf_order_mutant(order, UF_MUTANT_7_FENCE) && op->kind != UF_ORDER_SIGNAL);

@@ -5,6 +5,7 @@
  * submitting. Mapped peers have nothing to complete: what the caller stored is in memory. */
 #include "base/error.h"
 #include "world/world.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MARKS = 64 }; /* lanes completed at a time: bounds the stack, not the number of peers */
@@ -60,15 +61,26 @@ void uf_ctx_free(uf_ctx *ctx)
     free(ctx);
 }
 
+/* A lane that is closed is another context's soon, so it is forgotten at once: this one may have to live on. */
 static int close_lanes(uf_ctx *ctx, uint64_t deadline)
 {
     uf_world *w = ctx->world;
+    /* All begin at once: each waits for an answer of its peer. */
+    for (int pe = 0; pe < w->n_pes; pe++) {
+        uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
+        if (lane && uf_engine_lane_close(w->engine, lane) == UF_OK)
+            atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
+    }
     for (int pe = 0; pe < w->n_pes; pe++) {
         uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
         int rc;
         for (uint32_t round = 0; lane && (rc = uf_engine_lane_close(w->engine, lane)) == UF_EAGAIN; round++)
-            if ((rc = uf_world_wait_step(w, round, deadline)))
-                return rc;
+            if ((rc = uf_world_wait_step(w, round, deadline))) {
+                char how[256];
+                uf_engine_describe(w->engine, (uint32_t)pe, how, sizeof how);
+                return rc == UF_ETIMEDOUT ? uf_fail(rc, "PE %d: the lane to PE %d cannot be closed: %s", w->pe, pe, how) : rc;
+            }
+        atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
     }
     return UF_OK;
 }
@@ -108,9 +120,12 @@ int uf_ctx_destroy(uf_ctx *ctx)
     if (rc != UF_ETIMEDOUT)
         uf_ctx_retire(ctx);
     pthread_mutex_unlock(&w->contexts_lock);
-    if (rc == UF_ETIMEDOUT)
-        return uf_fail(rc, "PE %d: uf_ctx_destroy: operations of the context are not complete after %llu ms; it lives on", w->pe,
-                       (unsigned long long)(w->timeout_ns / 1000000));
+    if (rc == UF_ETIMEDOUT) {
+        char why[UF_ERROR_BYTES];
+        snprintf(why, sizeof why, "%s", uf_error_message());
+        return uf_fail(rc, "uf_ctx_destroy had no end within %llu ms, the context lives on: %s",
+                       (unsigned long long)(w->timeout_ns / 1000000), why);
+    }
     if (!rc)
         uf_ctx_free(ctx);
     return rc;

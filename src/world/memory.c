@@ -357,10 +357,30 @@ int uf_signal_free(uf_world *w, uint64_t *signals)
 
 /* ---------------------------------------------------------------- windows */
 
+/* A pointer must name one place on every PE, so no two pieces of symmetric memory may share bytes. */
+static int refuse_overlap(const uf_world *w, const uf_region *r)
+{
+    uintptr_t start = (uintptr_t)r->base;
+    for (uint32_t i = 0; i < UF_MAX_REGIONS; i++) {
+        const uf_region *o = atomic_load_explicit(&w->regions[i], memory_order_relaxed);
+        uintptr_t other = o ? (uintptr_t)o->base : 0;
+        if (o && start < other + o->bytes && other < start + r->bytes)
+            return uf_fail(
+                UF_EINVAL,
+                "uf_register on PE %d: argument ptr: %p with %zu bytes overlaps %s at %p with %zu bytes; pointers into "
+                "that are symmetric already",
+                w->pe, (void *)r->base, r->bytes, o->heap_offset == SIZE_MAX ? "a window" : "the heap", (void *)o->base,
+                o->bytes);
+    }
+    return UF_OK;
+}
+
 static int open_window(uf_world *w, uf_window *win, wish *all)
 {
     uf_region *r = &win->region;
     int rc = free_index(w, &r->index);
+    if (!rc)
+        rc = refuse_overlap(w, r);
     r->addresses = calloc((size_t)w->n_pes, sizeof *r->addresses);
     if (!rc && !r->addresses)
         rc = uf_fail(UF_ENOMEM, "PE %d: no memory for the addresses of %d PEs", w->pe, w->n_pes);

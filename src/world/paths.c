@@ -214,8 +214,8 @@ static int choose_network(uf_world *w, const uf_world_options *o)
     if (!ops)
         return uf_fail(
             wants_network(asked) && strcmp(name, "ofi") ? UF_EINVAL : UF_EUNSUPPORTED,
-            "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local and, where libfabric was "
-            "found at build time, ofi and ofi:PROVIDER",
+            "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local, efa, efa:model and, where "
+            "libfabric was found at build time, ofi and ofi:PROVIDER",
             w->pe, name, asked);
     int rc = try_provider(w, ops, provider, NULL, &done, &failure);
     if (rc || done)
@@ -224,8 +224,10 @@ static int choose_network(uf_world *w, const uf_world_options *o)
         return uf_fail(failure.rc, "%s%s", failure.why, provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
     uf_log(UF_LOG_WARN, w->pe, "%s; falling back to the best provider there is (UNFENCE_STRICT=yes would refuse)", failure.why);
     snprintf(w->reason, sizeof w->reason, "fallen back: %.200s", failure.why);
-    rc = try_provider(w, ops, "", NULL, &done, &failure);
-    return rc ? rc : done ? UF_OK : uf_fail(failure.rc, "%s", failure.why);
+    attempt second = {0};
+    rc = try_provider(w, ops, "", NULL, &done, &second);
+    /* The reason why what was asked for is not there helps more than why nothing else is. */
+    return rc ? rc : done ? UF_OK : uf_fail(failure.rc, "%s (nor is there another: %.160s)", failure.why, second.why);
 }
 
 static int connect_rail(uf_world *w, uint32_t rail)

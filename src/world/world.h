@@ -113,10 +113,12 @@ struct uf_world {
     uf_counters retired; /* of destroyed contexts */
     uf_teams *teams;
 
-    _Atomic int status;   /* the first error that ended the world */
-    char why[1024];       /* its sentence: written once, before status */
-    _Atomic int claimed;  /* who writes `why` */
-    _Atomic bool closing; /* ends of connections are no news any more */
+    _Atomic int status;          /* the first error that ended the world */
+    char why[1024];              /* its sentence: written once, before status */
+    _Atomic int claimed;         /* who writes `why` */
+    _Atomic bool closing;        /* ends of connections are no news any more */
+    _Atomic uint64_t next_watch; /* when the watchdog looks again */
+    _Atomic bool stuck;          /* it has told of a lane that is stuck */
     _Atomic uint64_t signals_applied;
 
     _Atomic int pool_lock;

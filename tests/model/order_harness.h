@@ -52,7 +52,8 @@ enum {
     SEEN_NO_IMMEDIATES = 1u << 21,
     SEEN_BY_RECEIPT = 1u << 22,
     SEEN_RAIL_ERROR = 1u << 23,
-    SEEN_KINDS = 24,
+    SEEN_REOPENED = 1u << 24,
+    SEEN_KINDS = 25,
 };
 
 typedef struct run_options {
@@ -90,6 +91,7 @@ typedef struct lane_record {
     uint16_t fence;              /* operations before the last fence */
     uint16_t sets_posted, sets_applied;
     uint64_t fence_epoch;
+    bool closing; /* nothing is submitted any more; another takes its place when it is closed */
 } lane_record;
 
 typedef struct mark_record {
@@ -152,6 +154,7 @@ typedef struct world {
     uint32_t refuse;                 /* of 256 posts so many are refused */
     uint32_t held_pe;                /* n_pes: nobody */
     bool dead_pe;                    /* the held one never comes back */
+    bool focus;                      /* most of what happens is on one lane, marks and fences are frequent: its batches run out */
     uint32_t rail_broken[MAX_RAILS]; /* PEs whose rail broke, as bits */
     uint32_t break_at;               /* number of operations after which a rail breaks; UINT32_MAX: never */
     uint32_t break_more_at;          /* the same for a second one */

@@ -25,7 +25,7 @@ int network_post(world *w, uint32_t src, const uf_wr *wr)
     if (chance(w, w->refuse) || w->n_wire == MAX_WIRE)
         return UF_EAGAIN;
     if (wr->rail >= w->config.n_rails || (p->rail_told[wr->rail] >> wr->peer & 1))
-        violation(w, "G16: PE %u posted on rail %u, which it knows to be broken", src, wr->rail);
+        violation(w, "G15: PE %u posted on rail %u, which it knows to be broken", src, wr->rail);
     if (wr->bytes > w->config.max_message && wr->verb != UF_VERB_SEND)
         violation(w, "PE %u posted %llu bytes, more than one WR takes", src, (unsigned long long)wr->bytes);
     wire_wr *x = &w->wire[w->n_wire++];
