@@ -82,6 +82,7 @@ static int threads_once(const runner_options *o)
         if (network) {
             pes[pe].place.fabric = NULL;
             pes[pe].place.fabric_ops = network->ops;
+            pes[pe].place.rails_break = network->rails_break;
             pes[pe].place.fabric_arg = wires[0];
             pes[pe].place.more_fabric_args[0] = wires[1];
             pes[pe].place.more_fabric_args[1] = wires[2];
@@ -96,8 +97,9 @@ static int threads_once(const runner_options *o)
         failed += pes[pe].rc;
     }
     uf_group_destroy(group);
+    uint64_t severed = 0;
     if (network)
-        failed += runner_wires_close(network, wires, failed == 0);
+        failed += runner_wires_close(network, wires, failed == 0, &severed);
     if (failed && network)
         fprintf(stderr,
                 "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",

@@ -16,6 +16,9 @@ static const struct {
     const struct uf_efa_device_ops *ops;
 } devices[] = {
     {"model", &uf_efa_device_model},
+#if defined(UNFENCE_WITH_VERBS)
+    {"", &uf_efa_device_verbs},
+#endif
 };
 
 static int open_device(const uf_fabric_params *params, uf_efa_device **device)
@@ -32,11 +35,11 @@ static int open_device(const uf_fabric_params *params, uf_efa_device **device)
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (strncasecmp(p.name, devices[i].begins, strlen(devices[i].begins)) == 0)
             return devices[i].ops->open(&p, device);
-    return uf_fail(
-        UF_EUNSUPPORTED,
-        "PE %d: this build has no driver for real EFA devices ('efa:%s'); efa:model is the device model, ofi:efa-direct "
-        "reaches EFA through libfabric",
-        params->pe, p.name);
+    return uf_fail(UF_EUNSUPPORTED,
+                   "PE %d: this build was made without libibverbs-dev and so has no driver for EFA devices ('efa:%s'); efa:model "
+                   "is the device model, ofi:efa-direct "
+                   "reaches EFA through libfabric",
+                   params->pe, p.name);
 }
 
 /* ---------------------------------------------------------------- sizes */
