@@ -439,7 +439,7 @@ static void completions_of_a_recycled_queue_are_dropped(void **state)
             assert_int_equal(efa->strays - strays, 10 + rail->n_receives);
             assert_int_equal(count(s, 0, UF_CQE_SENT), 1);
             assert_int_equal(sent(s, 0, 5)->status, UF_OK);
-            assert_false(rail->broken);
+            assert_int_equal(rail->health, UF_EFA_SOUND);
         }
         expect_sound(s);
         net_close(s);
@@ -563,7 +563,7 @@ static void each_status_is_a_sentence(void **state)
                                uf_efa_status_name((unsigned)codes[i][0]), uf_efa_status_remedy((unsigned)codes[i][0]), NULL};
         bool fatal = codes[i][0] == UF_EFA_FLUSHED || codes[i][0] == UF_EFA_QP_ERROR;
         expect_words(s->pes[0].f->ops->error(s->pes[0].f), words);
-        assert_int_equal(rail->broken, fatal);
+        assert_int_equal(rail->health != UF_EFA_SOUND, fatal);
         wr.cookie = 12;
         assert_int_equal(post(s, 0, &wr), fatal ? UF_EFABRIC : UF_OK);
         net_close(s);

@@ -549,6 +549,12 @@ static int verbs_failed(uf_efa_device *device, uint32_t i)
                          : UF_OK;
 }
 
+static uint64_t verbs_now(uf_efa_device *device)
+{
+    (void)device;
+    return uf_clock_ns();
+}
+
 /* No descriptor to sleep on: a queue that is polled behind the library's back cannot be armed through it [I]. */
 const struct uf_efa_device_ops uf_efa_device_verbs = {.name = "verbs",
                                                       .open = verbs_open,
@@ -561,4 +567,5 @@ const struct uf_efa_device_ops uf_efa_device_verbs = {.name = "verbs",
                                                       .mr_close = verbs_mr_close,
                                                       .ah_create = verbs_ah_create,
                                                       .ah_destroy = verbs_ah_destroy,
+                                                      .now = verbs_now,
                                                       .failed = verbs_failed};
