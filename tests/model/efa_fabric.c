@@ -842,6 +842,42 @@ static void a_peers_failed_queue_breaks_one_way_only(void **state)
     net_close(s);
 }
 
+/* The first WR that fails says that the way is broken; the others still fly then, and their end comes before the news. */
+static void a_broken_way_is_told_after_all_that_flew_on_it(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.rails = 2});
+    uf_model_nic *there = uf_efa_model_place_nic(s->place, 1, 1);
+    uf_wr early = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 64, 0);
+    assert_int_equal(post(s, 0, &early), UF_OK);
+    uf_model_run(s->model, uf_model_now(s->model) + 1000000);
+    poll_pe(s, 0);
+    assert_int_equal(sent(s, 0, 0)->status, UF_OK);
+    uf_model_nic_kill(there);
+    for (uint32_t i = 1; i < 4; i++) {
+        uf_wr wr = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 64, i);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+        uf_model_run(s->model, uf_model_now(s->model) + 3000000);
+    }
+    uf_efa_peer *way = &efa_of(s, 0)->rails[1].peers[1];
+    uint32_t seen = 0; /* states in which it was breaking, with so many in flight */
+    while (uf_model_step(s->model)) {
+        bool told = count(s, 0, UF_CQE_RAIL) > 0;
+        while (poll_pe(s, 0) > 0) {
+        }
+        if (way->health == UF_EFA_BREAKING && way->in_flight > 0)
+            seen |= 1u << way->in_flight;
+        assert_int_equal(count(s, 0, UF_CQE_RAIL), way->health == UF_EFA_BROKEN);
+        assert_true(way->health != UF_EFA_BROKEN || way->in_flight == 0 || told);
+    }
+    poll_pe(s, 0);
+    assert_int_equal(seen, 6);
+    assert_int_equal(way->in_flight, 0);
+    assert_int_equal(count_rail(s, 0, 1, 1), 1);
+    assert_int_equal(count(s, 0, UF_CQE_SENT), 1);
+    net_close(s);
+}
+
 /* Between the first sign and the news: nothing is refused, nothing is told, and the news waits until stale packets have died. */
 static void a_break_is_told_when_its_packets_are_gone(void **state)
 {
@@ -1086,6 +1122,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_is_dead_on_all_rails_is_named),
         cmocka_unit_test(a_pe_whose_rails_are_all_dead_hears_of_each),
         cmocka_unit_test(a_peers_failed_queue_breaks_one_way_only),
+        cmocka_unit_test(a_broken_way_is_told_after_all_that_flew_on_it),
         cmocka_unit_test(a_break_is_told_when_its_packets_are_gone),
         cmocka_unit_test(late_completions_of_a_broken_rail_are_dropped),
         cmocka_unit_test(drained_is_what_a_poll_has_seen_empty),
