@@ -48,6 +48,7 @@ typedef struct uf_efa_device_params {
     int pe, n_pes;
     bool one_host;    /* all PEs are on this host */
     uint32_t n_rails; /* that will be used at most; 0: as many as there are near */
+    const char *root; /* of /sys, as src/topo takes it; NULL: this host's */
     void *arg;        /* uf_world_options.fabric_arg */
 } uf_efa_device_params;
 
