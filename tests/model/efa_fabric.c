@@ -981,6 +981,9 @@ static void each_rail_has_room_for_what_flew_on_the_others(void **state)
         assert_int_equal(caps->max_receives, 32 * rails);
         assert_int_equal(caps->cq_depth, 100 * rails);
         assert_string_equal(caps->device, "model0");
+        static const char *const begins[] = {"", "model0, profile", "model0, model1, profile", "",
+                                             "model0, model1 and 2 more, profile"};
+        assert_int_equal(strncmp(caps->detail, begins[rails], strlen(begins[rails])), 0);
         net_close(s);
     }
     net *s = net_open(&(net_options){.rails = 4, .wanted = 3, .receives = 32});

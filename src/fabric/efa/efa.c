@@ -123,12 +123,26 @@ static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_ef
     return UF_OK;
 }
 
+/* "rdmap79s0, rdmap80s0 and 2 more, part 0xefa2 ..." */
+static void describe_rails(const uf_efa *efa, char *text, size_t bytes)
+{
+    enum { NAMED = 2 };
+    const uf_efa_nic *nics = efa->device->nics;
+    size_t at = (size_t)snprintf(text, bytes, "%.20s", nics[0].name);
+    for (uint32_t i = 1; i < efa->n_rails && i < NAMED; i++)
+        at += (size_t)snprintf(text + at, bytes - at, ", %.20s", nics[i].name);
+    if (efa->n_rails > NAMED)
+        at += (size_t)snprintf(text + at, bytes - at, " and %u more", efa->n_rails - NAMED);
+    if (nics[0].detail[0])
+        snprintf(text + at, bytes - at, ", %s", nics[0].detail);
+}
+
 static void fill_caps(uf_efa *efa, const uf_efa_nic *nic)
 {
     uf_fabric_caps *caps = &efa->base.caps;
     strcpy(caps->fabric, "efa");
     snprintf(caps->provider, sizeof caps->provider, "%s", efa->device->ops->name);
-    snprintf(caps->detail, sizeof caps->detail, "%.32s%s%.60s", nic->name, nic->detail[0] ? ", " : "", nic->detail);
+    describe_rails(efa, caps->detail, sizeof caps->detail);
     snprintf(caps->device, sizeof caps->device, "%s", nic->name);
     caps->n_rails = efa->n_rails;
     caps->imm_bits = 32;
