@@ -60,16 +60,15 @@ static void send_packet(uf_model *m, uf_model_nic *nic, message *msg, uint32_t p
     uint64_t bytes = uf_model_packet_bytes(m, msg, packet);
     uint64_t cost = bytes * 8000 / m->p.gbps, per_message = 1000000000000u / m->p.message_rate;
     uint64_t begin = m->now * 1000 > nic->free_ps ? m->now * 1000 : nic->free_ps;
-    if (packet == 0 && !msg->responding) {
+    if (packet == 0 && !msg->responding)
         cost = cost > per_message ? cost : per_message;
-        if (m->p.qp_message_rate) {
-            begin = begin > msg->qp->free_ps ? begin : msg->qp->free_ps;
-            msg->qp->free_ps = begin + 1000000000000u / m->p.qp_message_rate;
-        }
-    }
     nic->free_ps = begin + cost;
+    if (packet == 0 && !msg->responding && m->p.qp_message_rate) { /* a slow queue holds up itself and not the NIC */
+        begin = begin > msg->qp->free_ps ? begin : msg->qp->free_ps;
+        msg->qp->free_ps = begin + 1000000000000u / m->p.qp_message_rate;
+    }
     m->stats.bytes += bytes;
-    launch(m, msg, packet, nic->free_ps / 1000);
+    launch(m, msg, packet, (begin + cost) / 1000);
 }
 
 static uint32_t packets_to_send(const message *msg)

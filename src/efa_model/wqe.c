@@ -302,7 +302,7 @@ void uf_model_fetch(uf_model *m, model_qp *qp, uint32_t upto)
 
 void uf_model_end_early(uf_model *m, message *msg, unsigned status)
 {
-    msg->orphan = uf_model_snapshot(m, msg);
+    msg->orphan = !msg->qp->nic->dead && uf_model_snapshot(m, msg); /* a dead NIC's packets do nothing */
     uf_model_finish(m, msg, status);
 }
 

@@ -575,10 +575,21 @@ static int model_failed(uf_efa_device *device, uint32_t nic)
                            d->pe, d->base.nics[nic].name, nic);
 }
 
+static uint64_t virtual_now(uf_efa_device *device)
+{
+    return uf_model_now(((model_device *)device)->place->model);
+}
+
+static uint64_t clock_now(uf_efa_device *device)
+{
+    (void)device;
+    return uf_clock_ns();
+}
+
 #define MODEL_OPS                                                                                                                \
     .name = "model", .open = model_open, .close = model_close, .cq_create = model_cq_create, .cq_destroy = model_cq_destroy,     \
     .qp_create = model_qp_create, .qp_destroy = model_qp_destroy, .mr_register = model_mr_register, .mr_close = model_mr_close,  \
     .ah_create = model_ah_create, .ah_destroy = model_ah_destroy, .failed = model_failed
 
-const struct uf_efa_device_ops uf_efa_device_model = {MODEL_OPS};
-static const struct uf_efa_device_ops in_real_time = {MODEL_OPS, .progress = model_progress};
+const struct uf_efa_device_ops uf_efa_device_model = {MODEL_OPS, .now = virtual_now};
+static const struct uf_efa_device_ops in_real_time = {MODEL_OPS, .progress = model_progress, .now = clock_now};
