@@ -284,6 +284,10 @@ int uf_world_destroy(uf_world *w)
     if (!w)
         return UF_OK;
     int rc = uf_world_check(w);
+    /* Who leaves a world that failed leaves others waiting for what it will not do any more, and they may not have met the
+     * cause themselves: not everybody talks to the PE that died. */
+    if (rc)
+        uf_bootstrap_abort(w->bootstrap, rc, uf_error_message());
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
     for (uf_ctx *ctx = w->contexts; ctx && !rc; ctx = ctx->next)
         rc = uf_ctx_complete(ctx, -1, true, deadline);

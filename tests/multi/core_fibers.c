@@ -87,8 +87,7 @@ static int open_scene(scene *s)
 static int run_seed(const runner_options *o, const runner_network *network, const char *profile, uint64_t seed,
                     suite_result *result, uint64_t *trace)
 {
-    scene s = {
-        .options = o, .network = network, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
+    scene s = {.options = o, .network = network, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
     actor actors[MAX_PES];
     choose_settings(seed);
     int rc = open_scene(&s);
@@ -108,8 +107,8 @@ static int run_seed(const runner_options *o, const runner_network *network, cons
         uf_fibers_destroy(s.fibers);
     }
     if (faults)
-        fprintf(stderr, "        again: core_suite --mode fibers --fabric %s --profile %s --seed %llu --seeds 1 --n %d%s%s\n", network->name,
-                profile, (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
+        fprintf(stderr, "        again: core_suite --mode fibers --fabric %s --profile %s --seed %llu --seeds 1 --n %d%s%s\n",
+                network->name, profile, (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
     *result = s.result;
     return faults;
 }
@@ -118,13 +117,14 @@ static int run_profile(const runner_options *o, const runner_network *network, c
 {
     int failed = 0, ran = 0;
     uint64_t trace = 0;
-    for (uint64_t i = 0; i < o->seeds && failed < 5; i++) {
+    uint64_t seeds = o->seeds ? o->seeds : 100;
+    for (uint64_t i = 0; i < seeds && failed < 5; i++) {
         suite_result result;
         failed += run_seed(o, network, profile, o->seed + i, &result, &trace) != 0;
         ran += result.ran;
     }
     printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, last trace %016llx\n", failed ? "FAILED " : "ok     ",
-           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + o->seeds - 1), ran, failed,
+           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + seeds - 1), ran, failed,
            (unsigned long long)trace);
     fflush(stdout);
     return failed;

@@ -58,7 +58,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-int runner_threads(const runner_options *o)
+static int threads_once(const runner_options *o)
 {
     pe_thread pes[MAX_PES];
     uf_group *group = NULL;
@@ -99,10 +99,22 @@ int runner_threads(const runner_options *o)
     if (network)
         failed += runner_wires_close(network, wires, failed == 0);
     if (failed && network)
-        fprintf(stderr, "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
-                network->name, profile, (unsigned long long)o->seed, o->n, o->small ? " --small" : "", o->tests ? " --tests " : "",
-                o->tests ? o->tests : "");
+        fprintf(stderr,
+                "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
+                network->name, profile, (unsigned long long)o->seed, o->n, o->small ? " --small" : "",
+                o->tests ? " --tests " : "", o->tests ? o->tests : "");
     return finish("threads", &pes[0].result, failed);
+}
+
+int runner_threads(const runner_options *o)
+{
+    runner_options one = *o;
+    int failed = 0;
+    for (uint64_t i = 0; i < (o->seeds ? o->seeds : 1) && !failed; i++) {
+        one.seed = o->seed + i;
+        failed = threads_once(&one);
+    }
+    return failed;
 }
 
 /* ---------------------------------------------------------------- processes */
@@ -265,7 +277,7 @@ static int parse(int argc, char *argv[], runner_options *o)
 
 int main(int argc, char *argv[])
 {
-    runner_options o = {.mode = "processes", .seed = 1, .seeds = 100, .timeout = 300, .verbose = true};
+    runner_options o = {.mode = "processes", .seed = 1, .timeout = 300, .verbose = true};
     if (!parse(argc, argv, &o)) {
         usage();
         return 2;

@@ -84,9 +84,8 @@ static int efa_attach(void *wire, uf_fibers *fibers)
 static uint64_t efa_trace(void *wire)
 {
     const uf_model_stats *s = uf_model_get_stats(uf_efa_model_place_model(wire));
-    const uint64_t counts[] = {s->events, s->doorbells,   s->wqes,   s->packets, s->drops,   s->retransmits,
-                               s->rnr,    s->acks_lost,   s->bytes,  s->splits,  s->tx_cqes, s->rx_cqes,
-                               s->stalls, s->duplicates};
+    const uint64_t counts[] = {s->events,    s->doorbells, s->wqes,   s->packets, s->drops,   s->retransmits, s->rnr,
+                               s->acks_lost, s->bytes,     s->splits, s->tx_cqes, s->rx_cqes, s->stalls,      s->duplicates};
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         hash = (hash ^ counts[i]) * UINT64_C(0x100000001b3);

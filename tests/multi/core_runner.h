@@ -8,13 +8,14 @@
 #include <stdint.h>
 
 typedef struct runner_options {
-    const char *mode;    /* "threads", "processes", "fibers", "pe" */
-    const char *fabric;  /* as UNFENCE_FABRIC; NULL: from the environment, with fibers shuffle. Fibers and threads: also shuffle:PROFILE, efa:PROFILE */
+    const char *mode; /* "threads", "processes", "fibers", "pe" */
+    const char *
+        fabric; /* as UNFENCE_FABRIC; NULL: from the environment, with fibers shuffle. Fibers and threads: also shuffle:PROFILE, efa:PROFILE */
     const char *tests;   /* part of a test's name; NULL: all */
     const char *profile; /* fibers: one of the network's; NULL: all */
     int n;               /* PEs; fibers: 0 lets the seed choose 2 to 4 */
     uint64_t seed;       /* first one */
-    uint64_t seeds;      /* fibers: how many for each profile */
+    uint64_t seeds;      /* fibers: how many for each profile, 0: 100. threads: runs, 0: 1 */
     unsigned timeout;    /* seconds until the runner kills what it has started */
     bool small, long_run, verbose;
 } runner_options;

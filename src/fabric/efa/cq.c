@@ -35,15 +35,15 @@ static void __attribute__((format(printf, 2, 3), cold)) stray(uf_efa *efa, const
     uf_log(UF_LOG_INFO, efa->pe, "%s%s", text, efa->strays == STRAYS_LOGGED ? " (further ones are not logged)" : "");
 }
 
-void uf_efa_rail_receive(uf_efa_rail *rail, uint16_t id)
+void uf_efa_rail_receive(uf_efa_rail *rail, uint32_t index)
 {
-    const uf_efa_sge sge = {(uint64_t)(uintptr_t)rail->memory + (uint64_t)id * UF_MESSAGE_BYTES, UF_MESSAGE_BYTES,
+    const uf_efa_sge sge = {(uint64_t)(uintptr_t)rail->memory + (uint64_t)index * UF_MESSAGE_BYTES, UF_MESSAGE_BYTES,
                             rail->memory_lkey};
-    uf_efa_rq_post(&rail->qp.rq, id, &sge);
+    uf_efa_rq_post(&rail->qp.rq, (uint16_t)uf_efa_id(&rail->receive_ids, index), &sge);
 }
 
-static void __attribute__((cold, noinline)) describe(uf_efa *efa, const uf_efa_rail *rail, const uf_efa_slot *slot,
-                                                     unsigned status)
+static void __attribute__((cold, noinline))
+describe(uf_efa *efa, const uf_efa_rail *rail, const uf_efa_slot *slot, unsigned status)
 {
     snprintf(efa->error, sizeof efa->error, "PE %d: a %s of %llu bytes to PE %u on rail %u (%s) failed: %s (EFA status %u). %s",
              efa->pe, uf_efa_verb_name(slot->verb), (unsigned long long)slot->bytes, slot->peer, rail->index,
@@ -52,8 +52,8 @@ static void __attribute__((cold, noinline)) describe(uf_efa *efa, const uf_efa_r
 
 static void __attribute__((cold, noinline)) break_rail(uf_efa *efa, uf_efa_rail *rail, unsigned status)
 {
-    if (!rail->broken)
-        snprintf(efa->error, sizeof efa->error, "PE %d: the queue of rail %u (%s) is in error: %s (EFA status %u). %s", efa->pe,
+    if (!efa->cause[0])
+        snprintf(efa->cause, sizeof efa->cause, "PE %d: the queue of rail %u (%s) is in error: %s (EFA status %u). %s", efa->pe,
                  rail->index, efa->device->nics[rail->index].name, uf_efa_status_name(status), status,
                  uf_efa_status_remedy(status));
     rail->broken = true;
@@ -85,8 +85,10 @@ static int take_sent(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe
 static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe *cqe)
 {
     uint64_t peer = 0;
+    uint32_t index = 0;
     bool used_receive = !c->unsolicited, known;
-    if (unlikely(c->qpn != rail->qp.qpn || (used_receive && c->id >= rail->n_receives))) {
+    bool stale = used_receive && (!uf_efa_id_slot(&rail->receive_ids, c->id, &index) || index >= rail->n_receives);
+    if (unlikely(c->qpn != rail->qp.qpn || stale)) {
         stray(efa, "PE %d: an arrival for an earlier queue %u on rail %u was dropped", efa->pe, c->qpn, rail->index);
         return 0;
     }
@@ -101,13 +103,13 @@ static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf
         cqe->imm = c->imm;
     } else if (used_receive && c->bytes == UF_MESSAGE_BYTES) {
         cqe->kind = UF_CQE_MESSAGE;
-        memcpy(cqe->message, rail->memory + (size_t)c->id * UF_MESSAGE_BYTES, UF_MESSAGE_BYTES);
+        memcpy(cqe->message, rail->memory + (size_t)index * UF_MESSAGE_BYTES, UF_MESSAGE_BYTES);
     } else {
         known = false;
     }
     if (used_receive) {
         rail->qp.rq.completed++;
-        uf_efa_rail_receive(rail, (uint16_t)c->id);
+        uf_efa_rail_receive(rail, index);
     }
     if (unlikely(!known))
         stray(efa, "PE %d: an arrival of %u bytes from queue %u, handle %u on rail %u is of no PE of this world and was dropped",
@@ -141,11 +143,11 @@ static int __attribute__((cold, noinline)) look_at_device(uf_efa *efa)
 {
     for (uint32_t i = 0; i < efa->n_rails; i++) {
         if (efa->rails[i].broken)
-            return uf_fail(UF_EFABRIC, "%s", efa->error);
+            return uf_fail(UF_EFABRIC, "%s", efa->cause);
         int rc = efa->device->ops->failed(efa->device, i);
         if (rc) {
             efa->rails[i].broken = true;
-            snprintf(efa->error, sizeof efa->error, "%s", uf_error_message());
+            snprintf(efa->cause, sizeof efa->cause, "%s", uf_error_message());
             return rc;
         }
     }

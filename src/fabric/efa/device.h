@@ -114,7 +114,8 @@ struct uf_efa_device_ops {
 /* The maker's struct begins with it. */
 struct uf_efa_device {
     const struct uf_efa_device_ops *ops;
-    uint64_t token; /* another one for each device ever opened: keys and generations are made of it. Random; the model's from its seed */
+    uint64_t
+        token; /* another one for each device ever opened: keys and generations are made of it. Random; the model's from its seed */
     uint32_t n_nics;
     uf_efa_nic nics[UF_EFA_NICS_MAX];
 };

@@ -59,8 +59,8 @@ int uf_efa_model_place_create(const uf_efa_model_place_options *o, uf_efa_model_
 {
     uint32_t n_rails = o->n_rails ? o->n_rails : 1;
     if (o->n_pes == 0 || n_rails > UF_EFA_NICS_MAX)
-        return uf_fail(UF_EINVAL, "EFA model: a place has at least one PE (not %u) and at most %d NICs for each (not %u)", o->n_pes,
-                       UF_EFA_NICS_MAX, n_rails);
+        return uf_fail(UF_EINVAL, "EFA model: a place has at least one PE (not %u) and at most %d NICs for each (not %u)",
+                       o->n_pes, UF_EFA_NICS_MAX, n_rails);
     uf_efa_model_place *p = calloc(1, sizeof *p + (size_t)o->n_pes * n_rails * sizeof p->nics[0]);
     if (!p)
         return uf_fail(UF_ENOMEM, "EFA model: no memory for a place of %u PEs", o->n_pes);
@@ -177,10 +177,11 @@ static int own_place(const uf_efa_device_params *params, uf_efa_model_place **pl
         return uf_fail(UF_EINVAL, "PE %d: 'efa:%s' is no EFA device; efa:model and efa:model-PROFILE are the device model",
                        params->pe, params->name);
     if (params->n_pes != 1)
-        return uf_fail(UF_EUNSUPPORTED,
-                       "PE %d: efa:%s serves a world of one PE, or PEs of one process that were given a common model: it does not cross "
-                       "processes. Use ofi:tcp or ofi:shm between these %d PEs",
-                       params->pe, params->name, params->n_pes);
+        return uf_fail(
+            UF_EUNSUPPORTED,
+            "PE %d: efa:%s serves a world of one PE, or PEs of one process that were given a common model: it does not cross "
+            "processes. Use ofi:tcp or ofi:shm between these %d PEs",
+            params->pe, params->name, params->n_pes);
     const uf_efa_model_place_options o = {.profile = profile[0] ? profile + 1 : NULL,
                                           .seed = (uint64_t)params->settings->number[UF_SET_SEED],
                                           .n_pes = 1,
@@ -304,8 +305,8 @@ static void model_qp_destroy(uf_efa_device *device, uint32_t nic, uf_efa_qp *qp)
 
 /* ---------------------------------------------------------------- registrations and handles */
 
-static int model_mr_register(uf_efa_device *device, uint32_t nic, void *ptr, size_t bytes, unsigned access, uf_efa_device_mr **out,
-                             uint32_t *lkey, uint32_t *rkey)
+static int model_mr_register(uf_efa_device *device, uint32_t nic, void *ptr, size_t bytes, unsigned access,
+                             uf_efa_device_mr **out, uint32_t *lkey, uint32_t *rkey)
 {
     static const uint32_t rights[] = {UF_MODEL_LOCAL, UF_MODEL_REMOTE_READ, UF_MODEL_REMOTE_WRITE};
     uint32_t allowed = 0;
@@ -369,7 +370,8 @@ static int model_failed(uf_efa_device *device, uint32_t nic)
     bool alive = uf_model_nic_alive(nic_of(d, nic), &can_read, &can_write);
     leave(d);
     return alive ? UF_OK
-                 : uf_fail(UF_EFABRIC, "PE %u: EFA device %s of rail %u is gone: it was removed or has failed; restart the job without it",
+                 : uf_fail(UF_EFABRIC,
+                           "PE %u: EFA device %s of rail %u is gone: it was removed or has failed; restart the job without it",
                            d->pe, d->base.nics[nic].name, nic);
 }
 

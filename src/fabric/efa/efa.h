@@ -59,7 +59,8 @@ typedef struct uf_efa_peer {
 typedef struct uf_efa_rail {
     uf_efa_cq cq;
     uf_efa_qp qp;
-    uf_efa_ids ids;
+    uf_efa_ids ids;         /* of WRs */
+    uf_efa_ids receive_ids; /* of receives, 16 bits on every device */
     uf_efa_slot *slots;
     uint16_t free_slot;
     uint16_t index;
@@ -86,10 +87,11 @@ typedef struct uf_efa {
     uint32_t words;        /* of an SQ entry: 8 or 16 */
     uint32_t inline_write; /* bytes of a write that travel in the entry */
     uint32_t empty_polls;
-    uint64_t strays;     /* completions of nobody: stale, unknown senders, receives in error. The first are logged */
-    struct uf_mr *mrs;   /* all that are registered: close frees what the caller left */
+    uint64_t strays;   /* completions of nobody: stale, unknown senders, receives in error. The first are logged */
+    struct uf_mr *mrs; /* all that are registered: close frees what the caller left */
     uf_efa_device *device;
-    char error[UF_ERROR_BYTES];
+    char error[UF_ERROR_BYTES]; /* of the last error completion */
+    char cause[UF_ERROR_BYTES]; /* of the first that broke a rail: what ended the fabric */
     uf_efa_rail rails[];
 } uf_efa;
 
@@ -118,8 +120,8 @@ uint64_t uf_efa_fabric_mr_desc(const uf_mr *mr, uint32_t rail);
 int uf_efa_rail_start(uf_efa *efa, uf_efa_rail *rail);
 /* Ends it; its completions may still lie in the CQ. WRs in flight are forgotten. */
 void uf_efa_rail_stop(uf_efa *efa, uf_efa_rail *rail);
-/* Posts the receive numbered `id` again; the doorbell is the caller's. */
-void uf_efa_rail_receive(uf_efa_rail *rail, uint16_t id);
+/* Posts the receive with this index again; the doorbell is the caller's. */
+void uf_efa_rail_receive(uf_efa_rail *rail, uint32_t index);
 /* "write", "read" ... for sentences. */
 const char *uf_efa_verb_name(unsigned verb);
 

@@ -50,7 +50,7 @@ static int __attribute__((cold, noinline)) bad_wr(const uf_efa *efa, const uf_wr
                        wr->rail);
     if (efa->rails[wr->rail].broken)
         return uf_fail(UF_EFABRIC, "PE %d: rail %u (%s) is in error and takes no work requests: %s", efa->pe, wr->rail,
-                       efa->device->nics[wr->rail].name, efa->error);
+                       efa->device->nics[wr->rail].name, efa->cause);
     if (wr->verb > UF_VERB_SEND)
         return uf_fail(UF_EINVAL, "PE %d: a work request to PE %u has the unknown verb %u", efa->pe, wr->peer, wr->verb);
     if (wr->bytes > efa->base.caps.max_message)
@@ -93,7 +93,7 @@ int uf_efa_fabric_post(uf_fabric *f, const uf_wr *wr)
     const uf_efa_peer *peer = &rail->peers[wr->peer];
     const uf_efa_to to = {
         .id = uf_efa_id(&rail->ids, slot), .qkey = peer->address.qkey, .qpn = peer->address.qpn, .ah = peer->ah};
-    uf_efa_wqe e;
+    uf_efa_wqe e; /* 8 or 16 words of it are written */
     int made = wr->verb == UF_VERB_SEND ? uf_efa_encode_send_inline(&e, efa->words, &to, wr->message, UF_MESSAGE_BYTES)
                                         : encode_rdma(efa, rail, slot, &to, wr, &e);
     if (unlikely(!made))
