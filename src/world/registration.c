@@ -130,6 +130,9 @@ void uf_registry_destroy(uf_registry *r)
         return;
     lock(r);
     drop_kept(r, 0, r->n_kept);
+    /* What still is held belongs to operations of a world that failed: nobody will end them. */
+    for (uf_registration *e = r->retired; e; e = e->next)
+        e->holders = 0;
     unlock(r);
     uf_registry_collect(r);
     uf_monitor_destroy(r->monitor);

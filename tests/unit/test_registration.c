@@ -399,6 +399,21 @@ static void watched_memory_works_as_ever(void **state)
     munmap(p, 4 * page); /* and after the registry is gone */
 }
 
+/* Operations that a failed world never ends hold what they use until then. */
+static void what_is_still_held_ends_with_the_registry(void **state)
+{
+    (void)state;
+    for (uint32_t kept = 0; kept <= 8; kept += 8) {
+        registrar r;
+        uf_registry *registry = make_registry(&r, kept);
+        static unsigned char buffers[3][8192];
+        uf_registration *e;
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(uf_registry_get(registry, buffers[i], sizeof buffers[i], &e), UF_OK);
+        end_registry(registry, &r);
+    }
+}
+
 static void wrong_ranges_are_refused(void **state)
 {
     (void)state;
@@ -428,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_full_registrar_gets_room_from_what_is_kept),
         cmocka_unit_test(memory_that_cannot_be_watched_is_registered_each_time),
         cmocka_unit_test(watched_memory_works_as_ever),
+        cmocka_unit_test(what_is_still_held_ends_with_the_registry),
         cmocka_unit_test(wrong_ranges_are_refused),
     };
     return cmocka_run_group_tests_name("registration", tests, NULL, NULL);
