@@ -203,6 +203,7 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
         qp->first = msg->next;
     if (msg->next != UF_MODEL_NONE)
         uf_model_message(m, msg->next)->previous = msg->previous;
+    qp->under_way -= msg->started;
     if (nic->dead) { /* forgotten, and nobody is told */
         uf_model_message_unref(m, msg);
         return;
@@ -213,4 +214,5 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
     else
         m->stats.silent++;
     uf_model_message_unref(m, msg);
+    uf_model_held_go(m, qp);
 }
