@@ -111,7 +111,8 @@ struct uf_model_nic {
     uf_model *model;
     uint32_t index;
     bool dead, can_read, can_write;
-    uint64_t free_ps; /* when its wire is free, in picoseconds */
+    uint64_t free_ps;     /* when its wire is free, in picoseconds */
+    uint64_t prepared_ps; /* when it has prepared the messages that it has begun */
     bool transmitting;
     uint32_t *waiting, waiting_mask, waiting_head, waiting_tail; /* messages with packets to send, round robin */
     uint64_t path_until[64];
