@@ -101,10 +101,11 @@ static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_ef
     /* The CQ has no protection of its own: all that can come at once must fit. */
     uint64_t fixed = (uint64_t)tx + messages;
     if (fixed >= nic->max_cq)
-        return uf_fail(UF_ENOMEM,
-                       "PE %d: %s has completion queues of %u entries, too few for %u work requests in flight and %u messages; lower "
-                       "UNFENCE_QUEUE_DEPTH or UNFENCE_MESSAGES",
-                       efa->pe, nic->name, nic->max_cq, tx, messages);
+        return uf_fail(
+            UF_ENOMEM,
+            "PE %d: %s has completion queues of %u entries, too few for %u work requests in flight and %u messages; lower "
+            "UNFENCE_QUEUE_DEPTH or UNFENCE_MESSAGES",
+            efa->pe, nic->name, nic->max_cq, tx, messages);
     remote = least(remote, nic->max_cq - fixed);
     s->receives = messages + (s->unsolicited ? 0 : remote);
     s->remote = s->unsolicited ? remote : 0;
@@ -175,12 +176,13 @@ int uf_efa_rail_start(uf_efa *efa, uf_efa_rail *rail)
     rail->has_qp = true;
     rail->broken = false;
     uf_efa_ids_init(&rail->ids, rail->slot_bits, efa->device->token + rail->generation, nic->wide_ids);
+    uf_efa_ids_init(&rail->receive_ids, (uint32_t)__builtin_ctz(rq), efa->device->token + rail->generation, 0);
     rail->generation++;
     rail->free_slot = UF_EFA_NONE;
     for (uint32_t i = least(efa->base.caps.tx_depth, rail->qp.sq.limit); i-- > 0;)
         uf_efa_slot_give(rail, (uint16_t)i);
     for (uint32_t i = 0; i < rail->n_receives; i++)
-        uf_efa_rail_receive(rail, (uint16_t)i);
+        uf_efa_rail_receive(rail, i);
     uf_efa_rq_ring(&rail->qp.rq);
     return UF_OK;
 }
@@ -270,7 +272,8 @@ static int check_nic(const uf_efa *efa, const uf_efa_nic *nic)
                        "ofi:efa emulates it",
                        efa->pe, nic->name);
     if (!nic->can_read)
-        return uf_fail(UF_EUNSUPPORTED, "PE %d: EFA device %s has no RDMA read; look at the driver's version", efa->pe, nic->name);
+        return uf_fail(UF_EUNSUPPORTED, "PE %d: EFA device %s has no RDMA read; look at the driver's version", efa->pe,
+                       nic->name);
     if (efa->words == UF_EFA_WIDE_WORDS && (!nic->wide_write || nic->max_sq_wide < 2))
         return uf_fail(UF_EUNSUPPORTED, "PE %d: EFA device %s takes no entries of 128 bytes; set UNFENCE_EFA_WQE=64", efa->pe,
                        nic->name);
@@ -346,11 +349,12 @@ static int efa_connect(uf_fabric *f, uint32_t index, uint32_t peer, const void *
     uf_efa_address a;
     memcpy(&a, address, sizeof a);
     if (a.mark != UF_EFA_ADDRESS_MARK || a.pe != peer)
-        return uf_fail(UF_EMISMATCH, "PE %d: what PE %u gave as its address on rail %u is none of this fabric: look at its version",
-                       efa->pe, peer, index);
-    if (p->connected && memcmp(p->address.gid, a.gid, sizeof a.gid))
-        return uf_fail(UF_EINVAL, "PE %d: PE %u was connected on rail %u and is now at another NIC, which no fabric does", efa->pe,
+        return uf_fail(UF_EMISMATCH,
+                       "PE %d: what PE %u gave as its address on rail %u is none of this fabric: look at its version", efa->pe,
                        peer, index);
+    if (p->connected && memcmp(p->address.gid, a.gid, sizeof a.gid))
+        return uf_fail(UF_EINVAL, "PE %d: PE %u was connected on rail %u and is now at another NIC, which no fabric does",
+                       efa->pe, peer, index);
     uint16_t ah = p->ah;
     bool made = p->made_ah;
     int rc = p->connected ? UF_OK : handle_of(efa, rail, &a, &ah, &made);
