@@ -324,7 +324,9 @@ int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t byt
             nic->mrs = mrs;
         }
         index = nic->n_mrs++;
-        nic->mrs[index] = (model_mr){.generation = (uint32_t)uf_model_random(nic->model)};
+        /* Not from the stream of random numbers: how often a caller registers may depend on where its memory lies, and what the
+         * network does must not. */
+        nic->mrs[index] = (model_mr){.generation = (index + 1) * 0x9e3779b9u + nic->index * 0x85ebca6bu};
     }
     model_mr *mr = &nic->mrs[index];
     uint32_t generation = mr->generation + 1;

@@ -14,7 +14,7 @@
 
 struct uf_registration {
     uintptr_t start, end;
-    struct uf_mr *mr;
+    struct uf_engine_mr *mr;
     uint32_t holders;
     bool changed; /* its memory changed while it was pending */
     uint64_t last_used;
@@ -316,7 +316,7 @@ int uf_registry_get(uf_registry *r, const void *ptr, size_t bytes, uf_registrati
     return UF_OK;
 }
 
-struct uf_mr *uf_registration_mr(const uf_registration *registration)
+struct uf_engine_mr *uf_registration_mr(const uf_registration *registration)
 {
     return registration->mr;
 }

@@ -82,6 +82,7 @@ static int threads_once(const runner_options *o)
         if (network) {
             pes[pe].place.fabric = NULL;
             pes[pe].place.fabric_ops = network->ops;
+            pes[pe].place.rails_break = network->rails_break;
             pes[pe].place.fabric_arg = wires[0];
             pes[pe].place.more_fabric_args[0] = wires[1];
             pes[pe].place.more_fabric_args[1] = wires[2];
@@ -96,8 +97,9 @@ static int threads_once(const runner_options *o)
         failed += pes[pe].rc;
     }
     uf_group_destroy(group);
+    uint64_t severed = 0;
     if (network)
-        failed += runner_wires_close(network, wires, failed == 0);
+        failed += runner_wires_close(network, wires, failed == 0, &severed);
     if (failed && network)
         fprintf(stderr,
                 "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
@@ -216,17 +218,18 @@ int runner_processes(const runner_options *o, char *const argv[])
 static void usage(void)
 {
     puts("core_suite [--mode processes|threads|fibers|pe] [--fabric NAME] [--n PES] [--tests PART] [--seed N] [--seeds N]\n"
-         "           [--profile NAME] [--timeout SECONDS] [--small] [--long] [--quiet] [--list]");
+         "           [--profile NAME] [--again] [--timeout SECONDS] [--small] [--long] [--quiet] [--list]");
 }
 
 static int parse(int argc, char *argv[], runner_options *o)
 {
-    enum { LIST = 1, SMALL, LONG, QUIET, SEEDS, TIMEOUT };
+    enum { LIST = 1, SMALL, LONG, QUIET, SEEDS, TIMEOUT, AGAIN };
     static const struct option options[] = {
-        {"mode", 1, NULL, 'm'},  {"fabric", 1, NULL, 'f'},  {"n", 1, NULL, 'n'},           {"tests", 1, NULL, 't'},
-        {"seed", 1, NULL, 's'},  {"seeds", 1, NULL, SEEDS}, {"profile", 1, NULL, 'p'},     {"small", 0, NULL, SMALL},
-        {"long", 0, NULL, LONG}, {"quiet", 0, NULL, QUIET}, {"timeout", 1, NULL, TIMEOUT}, {"list", 0, NULL, LIST},
-        {"help", 0, NULL, 'h'},  {NULL, 0, NULL, 0},
+        {"mode", 1, NULL, 'm'},    {"fabric", 1, NULL, 'f'},      {"n", 1, NULL, 'n'},
+        {"tests", 1, NULL, 't'},   {"seed", 1, NULL, 's'},        {"seeds", 1, NULL, SEEDS},
+        {"profile", 1, NULL, 'p'}, {"small", 0, NULL, SMALL},     {"long", 0, NULL, LONG},
+        {"quiet", 0, NULL, QUIET}, {"timeout", 1, NULL, TIMEOUT}, {"list", 0, NULL, LIST},
+        {"help", 0, NULL, 'h'},    {"again", 0, NULL, AGAIN},     {NULL, 0, NULL, 0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -260,6 +263,9 @@ static int parse(int argc, char *argv[], runner_options *o)
             break;
         case LONG:
             o->long_run = true;
+            break;
+        case AGAIN:
+            o->again = true;
             break;
         case QUIET:
             o->verbose = false;

@@ -5,6 +5,7 @@
  * only what no ending excuses counts. */
 #include "fabric/efa/device_model.h"
 #include "multi/core_runner.h"
+#include "multi/core_suite.h"
 #include "support/shuffle_fabric.h"
 #include "unfence/unfence.h"
 #include <stdio.h>
@@ -12,21 +13,41 @@
 
 /* ---------------------------------------------------------------- shuffle */
 
+/* One, two or four rails where the profile does not say, and in half of those runs one or two of them break somewhere on the way. */
+static void choose_rails(uint64_t seed, uf_shuffle_knobs *k)
+{
+    static const uint32_t rails[] = {1, 2, 4, 2};
+    uint64_t dice = suite_random_start(&(suite){.place.seed = seed}, 0, 0x7a11);
+    if (k->n_rails == 0)
+        k->n_rails = rails[suite_random_next(&dice, 4)];
+    for (uint32_t i = 0; i < UF_SHUFFLE_BREAKS && i + 1 < k->n_rails; i++) {
+        uint64_t scale = UINT64_C(1) << (8 + suite_random_next(&dice, 11));
+        k->breaks[i].at = suite_random_next(&dice, 2) ? 1 + suite_random_next(&dice, scale) : 0;
+        k->breaks[i].flying = (uint32_t)suite_random_next(&dice, 12);
+        k->breaks[i].pe = (int)suite_random_next(&dice, (uint64_t)k->n_pes);
+        k->breaks[i].rail = (uint32_t)suite_random_next(&dice, k->n_rails);
+    }
+}
+
 static int shuffle_open(const char *profile, uint64_t seed, int n, bool threads, void **wire)
 {
     uf_shuffle_knobs knobs;
     (void)threads;
     int rc = uf_shuffle_profile(profile, seed, n, &knobs);
-    return rc == UF_OK ? uf_shuffle_create(&knobs, (uf_shuffle_wire **)wire) : rc;
+    if (rc != UF_OK)
+        return rc;
+    choose_rails(seed, &knobs);
+    return uf_shuffle_create(&knobs, (uf_shuffle_wire **)wire);
 }
 
-static int shuffle_close(void *wire, bool first, bool passed)
+static int shuffle_close(void *wire, bool first, bool passed, uint64_t *severed)
 {
     int faults = 0;
     char what[256];
     uf_shuffle_counters counters;
     uint32_t violations = uf_shuffle_violations(wire, what, sizeof what);
     uf_shuffle_counters_get(wire, &counters);
+    *severed += counters.severed;
     if (violations > 0) {
         fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, what);
         faults++;
@@ -54,8 +75,9 @@ static int efa_open(const char *profile, uint64_t seed, int n, bool threads, voi
     return uf_efa_model_place_create(&o, (uf_efa_model_place **)wire);
 }
 
-static int efa_close(void *wire, bool first, bool passed)
+static int efa_close(void *wire, bool first, bool passed, uint64_t *severed)
 {
+    (void)severed;
     const uf_model *model = uf_efa_model_place_model(wire);
     const uf_model_stats *stats = uf_model_get_stats(model);
     int faults = 0;
@@ -95,8 +117,8 @@ static uint64_t efa_trace(void *wire)
 /* ---------------------------------------------------------------- all */
 
 static const runner_network networks[] = {
-    {"shuffle", uf_shuffle_profiles, &uf_shuffle_fabric, 1000, shuffle_open, shuffle_close, NULL, shuffle_trace},
-    {"efa", efa_profiles, &uf_fabric_efa, 500, efa_open, efa_close, efa_attach, efa_trace},
+    {"shuffle", uf_shuffle_profiles, &uf_shuffle_fabric, 1000, true, shuffle_open, shuffle_close, NULL, shuffle_trace},
+    {"efa", efa_profiles, &uf_fabric_efa, 500, false, efa_open, efa_close, efa_attach, efa_trace},
 };
 
 const runner_network *runner_network_find(const char *fabric, const char **profile)
@@ -120,10 +142,10 @@ int runner_wires_open(const runner_network *network, const char *profile, uint64
     return rc;
 }
 
-int runner_wires_close(const runner_network *network, void *wires[RUNNER_WIRES], bool passed)
+int runner_wires_close(const runner_network *network, void *wires[RUNNER_WIRES], bool passed, uint64_t *severed)
 {
     int faults = 0;
     for (int i = 0; i < RUNNER_WIRES && wires[i]; i++)
-        faults += network->close(wires[i], i == 0, passed);
+        faults += network->close(wires[i], i == 0, passed, severed);
     return faults;
 }

@@ -18,6 +18,7 @@ typedef struct runner_options {
     uint64_t seeds;      /* fibers: how many for each profile, 0: 100. threads: runs, 0: 1 */
     unsigned timeout;    /* seconds until the runner kills what it has started */
     bool small, long_run, verbose;
+    bool again; /* fibers: each seed twice, which must go the same way */
 } runner_options;
 
 /* Each returns 0 if all passed. */
@@ -32,9 +33,11 @@ typedef struct runner_network {
     const char *const *profiles; /* NULL-terminated */
     const struct uf_fabric_ops *ops;
     uint64_t step_ns; /* of virtual time */
+    bool rails_break; /* by seed, some rails do */
     int (*open)(const char *profile, uint64_t seed, int n, bool threads, void **wire);
-    /* Says what broke a rule, or was lost although all tests passed; the number of such things. `first`: the suite's own world's. */
-    int (*close)(void *wire, bool first, bool passed);
+    /* Says what broke a rule, or was lost although all tests passed; the number of such things. `first`: the suite's own world's. *severed:
+     * WRs that broken rails took with them are added. */
+    int (*close)(void *wire, bool first, bool passed, uint64_t *severed);
     int (*attach)(void *wire, uf_fibers *fibers); /* NULL: it has no time of its own */
     uint64_t (*trace)(void *wire);
 } runner_network;
@@ -46,6 +49,6 @@ const runner_network *runner_network_find(const char *fabric, const char **profi
 enum { RUNNER_WIRES = 3 };
 int runner_wires_open(const runner_network *network, const char *profile, uint64_t seed, int n, bool threads,
                       void *wires[RUNNER_WIRES]);
-int runner_wires_close(const runner_network *network, void *wires[RUNNER_WIRES], bool passed);
+int runner_wires_close(const runner_network *network, void *wires[RUNNER_WIRES], bool passed, uint64_t *severed);
 
 #endif
