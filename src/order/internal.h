@@ -90,7 +90,7 @@ struct uf_order_lane {
 
     uf_order_queue queue; /* in order of submission: nothing passes */
     uf_order_queue held;  /* signals that wait for CQEs (strong, settled), in order; weak ones leave as they can */
-    uf_order_queue ready; /* released from `held`: they only need window and credits */
+    uf_order_queue ready; /* released from `held`, or never held: they only need window and credits */
     uint8_t cause;        /* uf_order_hold of the head of `queue` */
     uint8_t home;         /* rail */
 
