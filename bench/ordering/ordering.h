@@ -27,7 +27,7 @@ typedef struct ordering_options {
 } ordering_options;
 
 typedef struct ordering_result {
-    double rate;     /* bytes a second, of the middle three quarters of all puts */
+    double rate;     /* bytes a second that complete at the sender, in the middle three quarters of all puts */
     double *latency; /* nanoseconds from the start of a put until its signal was seen, sorted; NULL if it has no signals */
     uint64_t n_latency;
     uint64_t puts;
@@ -89,7 +89,7 @@ struct ordering_run {
     uint64_t salt;   /* of this run's payload: what an earlier run left is not taken for it */
     uint64_t issued; /* puts */
     uint64_t seen;
-    uint64_t *issued_at, *seen_at; /* by put; in the order of being seen */
+    uint64_t *issued_at, *done_at; /* by put; of completions at the sender, in their order */
     unsigned char *is_seen;
     double *latency; /* by put */
     bool refused;

@@ -61,7 +61,7 @@ int ordering_saw(ordering_run *r, uint64_t n)
     r->result->early += early;
     uint64_t now = r->now + r->ports[pe].spent;
     r->is_seen[n] = 1;
-    r->seen_at[r->seen++] = now;
+    r->seen++;
     r->latency[n] = (double)(now - r->issued_at[n]);
     return UF_OK;
 }
@@ -99,10 +99,12 @@ static int start_puts(ordering_run *r)
 static int turn(ordering_run *r, uint32_t pe)
 {
     ordering_port *port = &r->ports[pe];
-    uint64_t sent = port->sent;
+    uint64_t sent = port->sent, done = port->data_sent;
     port->spent = 0;
     int rc = r->scheme->turn(r, pe);
     if (pe == 0 && !rc) {
+        while (done < port->data_sent)
+            r->done_at[done++] = r->now + port->spent;
         if (port->sent != sent || port->spent)
             r->refused = false;
         rc = start_puts(r);
@@ -195,11 +197,11 @@ static int make_memory(ordering_run *r)
     r->arena = arena == MAP_FAILED ? NULL : arena;
     r->ports = calloc(r->n_ports, sizeof *r->ports);
     r->issued_at = malloc(o->puts * sizeof *r->issued_at);
-    r->seen_at = malloc(o->puts * sizeof *r->seen_at);
+    r->done_at = malloc(o->puts * sizeof *r->done_at);
     r->is_seen = calloc(o->puts, 1);
     r->latency = malloc(o->puts * sizeof *r->latency);
     r->state = calloc(1, r->scheme->state_bytes + 1);
-    if (!r->arena || !r->ports || !r->issued_at || !r->seen_at || !r->is_seen || !r->latency || !r->state)
+    if (!r->arena || !r->ports || !r->issued_at || !r->done_at || !r->is_seen || !r->latency || !r->state)
         return uf_fail(UF_ENOMEM, "ordering: no memory for %u puts of %llu bytes", o->puts, (unsigned long long)o->bytes);
     fill_source(r);
     return UF_OK;
@@ -211,7 +213,7 @@ static void free_memory(ordering_run *r)
         munmap(r->arena, r->chunk * r->n_pes);
     free(r->ports);
     free(r->issued_at);
-    free(r->seen_at);
+    free(r->done_at);
     free(r->is_seen);
     free(r->latency);
     free(r->state);
@@ -231,7 +233,7 @@ static void fill_result(ordering_run *r)
 {
     ordering_result *result = r->result;
     uint64_t puts = r->o->puts, first = puts / 8, last = puts - 1 - puts / 8;
-    double took = (double)(r->seen_at[last] - r->seen_at[first]);
+    double took = (double)(r->done_at[last] - r->done_at[first]);
     result->puts = puts;
     result->rate = took > 0 ? (double)(last - first) * (double)r->o->bytes * 1e9 / took : 0;
     result->model_events = uf_model_get_stats(r->model)->events;
@@ -330,7 +332,7 @@ bool ordering_fits(const ordering_options *o, char *why, size_t bytes)
 
 uint32_t ordering_puts(uint64_t bytes, uint32_t inflight, uint32_t wanted)
 {
-    uint64_t puts = wanted < 16 ? 16 : wanted, pays = (64u << 20) / bytes;
+    uint64_t puts = wanted < 16 ? 16 : wanted, pays = (256u << 20) / bytes;
     puts = puts > pays ? pays : puts;
     puts = puts < 4 * (uint64_t)inflight ? 4 * (uint64_t)inflight : puts;
     puts = puts > ARENA_MAX / bytes ? ARENA_MAX / bytes : puts;
