@@ -332,7 +332,7 @@ bool ordering_fits(const ordering_options *o, char *why, size_t bytes)
 
 uint32_t ordering_puts(uint64_t bytes, uint32_t inflight, uint32_t wanted)
 {
-    uint64_t puts = wanted < 16 ? 16 : wanted, pays = (256u << 20) / bytes;
+    uint64_t puts = wanted < 16 ? 16 : wanted, pays = (128u << 20) / bytes;
     puts = puts > pays ? pays : puts;
     puts = puts < 4 * (uint64_t)inflight ? 4 * (uint64_t)inflight : puts;
     puts = puts > ARENA_MAX / bytes ? ARENA_MAX / bytes : puts;
