@@ -110,14 +110,14 @@ static int add_latency(ordering_rows *rows, report_row row, const ordering_resul
 {
     if (!r->n_latency)
         return 0;
-    if (add_one(rows, row, REPORT_LATENCY, "ns", 0) != 0)
+    if (add_one(rows, row, REPORT_LATENCY, "us", 0) != 0)
         return -1;
     report_row *to = &rows->rows[rows->n - 1];
-    to->p50 = ordering_percentile(r, 0.5);
-    to->p99 = ordering_percentile(r, 0.99);
-    to->p999 = ordering_percentile(r, 0.999);
-    to->min = r->latency[0];
-    to->max = r->latency[r->n_latency - 1];
+    to->p50 = ordering_percentile(r, 0.5) * 1e-3;
+    to->p99 = ordering_percentile(r, 0.99) * 1e-3;
+    to->p999 = ordering_percentile(r, 0.999) * 1e-3;
+    to->min = r->latency[0] * 1e-3;
+    to->max = r->latency[r->n_latency - 1] * 1e-3;
     to->n = r->n_latency;
     return 0;
 }
