@@ -231,7 +231,7 @@ int bench_ordering(int argc, char **argv)
     progress_start(&s.bar);
     int rc = run_sweep(&s);
     /* What was simulated before a failure is printed all the same; the exit code tells that it is not all. */
-    if (sweep.json && s.rows.n && report_json(stdout, "model", s.rows.rows, s.rows.n, NULL, 0) != 0)
+    if (sweep.json && (s.rows.n || rc == TOOL_EXIT_OK) && report_json(stdout, "model", s.rows.rows, s.rows.n, NULL, 0) != 0)
         rc = TOOL_EXIT_FAILED;
     if (sweep.plot && s.n_panels && write_plot(&s) != TOOL_EXIT_OK)
         rc = TOOL_EXIT_FAILED;
