@@ -103,7 +103,7 @@ static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *poste
     if (hold == UF_HOLD_GO)
         hold = uf_order_count_pump(o, flow);
     if (hold == UF_HOLD_GO && !(flow->stalled & UF_STALL_RAIL))
-        hold = pump_lanes(o, flow, posted);
+        hold = uf_order_may_post(o, flow) ? pump_lanes(o, flow, posted) : UF_HOLD_COOKIE;
     if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
         flow->stalled |= UF_STALL_POST;
     return hold;

@@ -64,6 +64,11 @@ static inline bool cookie_room(const uf_order *o, const uf_order_flow *flow, uin
     return uf_likely(flow->in_flight < 4 * room) || (flow->in_flight == 0 && o->cookies_free > o->cookie_reserve);
 }
 
+bool uf_order_may_post(const uf_order *o, const uf_order_flow *flow)
+{
+    return o->silent || o->silent_message || cookie_room(o, flow, UF_WR_PLAIN);
+}
+
 static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, const uf_order_cookie *like)
 {
     if (wr->flags & UF_WR_SILENT) {
