@@ -92,6 +92,11 @@ static uf_efa_nic common_nic(const uf_efa_device *device, uint32_t n_rails)
     return c;
 }
 
+static uint32_t more_of(uint32_t liked, uint32_t have, uint32_t spare)
+{
+    return liked > have ? least(liked - have, spare) : 0;
+}
+
 static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_efa_nic *nic, sizes *s)
 {
     uf_fabric_caps *caps = &efa->base.caps;
@@ -113,6 +118,13 @@ static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_ef
             "UNFENCE_QUEUE_DEPTH or UNFENCE_MESSAGES",
             efa->pe, nic->name, nic->max_cq, tx, messages);
     remote = least(remote, nic->max_cq - fixed);
+    /* Here more cost an entry of a ring or two: what is left of the rings is shared out. */
+    uint32_t spare = nic->max_cq - (uint32_t)fixed - remote, taken = messages + (s->unsolicited ? 0 : remote);
+    spare = least(spare, nic->max_rq - taken);
+    uint32_t more = more_of(params->receives_liked, messages, spare / 2);
+    messages += more;
+    remote += more_of(params->remote_cqes_liked, remote, spare - more);
+    fixed += more;
     s->receives = messages + (s->unsolicited ? 0 : remote);
     s->remote = s->unsolicited ? remote : 0;
     s->rq = round_up(s->receives);
