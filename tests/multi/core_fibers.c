@@ -107,7 +107,9 @@ static int run_seed(const runner_options *o, const runner_network *network, cons
     *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ network->trace(s.wire[0]) : 0;
     int faults = 1;
     if (rc == UF_OK) { /* else fibers still stand in the middle of things, and keep them */
-        faults = s.failures + runner_wires_close(network, s.wire, s.failures == 0, severed);
+        /* A world that a rail ended leaves work behind, as an aborted one does. */
+        bool whole = s.failures == 0 && s.result.by_rail == 0;
+        faults = s.failures + runner_wires_close(network, s.wire, whole, severed);
         uf_group_destroy(s.group);
         uf_fibers_destroy(s.fibers);
     }
