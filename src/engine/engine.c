@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/private.h"
+#include "engine/queue_state.h"
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,16 @@ static inline void unlock(uf_engine *e)
     atomic_store_explicit(&e->locked, 0, memory_order_release);
 }
 
+void uf_engine_lock(uf_engine *e)
+{
+    lock(e);
+}
+
+void uf_engine_unlock(uf_engine *e)
+{
+    unlock(e);
+}
+
 /* ---------------------------------------------------------------- edges of src/order */
 
 static int edge_post(void *arg, const uf_wr *wr)
@@ -70,7 +81,10 @@ static int edge_apply(void *arg, const uf_order_signal *signal, uint64_t *old)
 static void edge_done(void *arg, uint64_t user, int status, uint64_t value)
 {
     uf_engine *e = arg;
-    e->host.done(e->host.arg, user, status, value);
+    if (uf_command_is_fetch_user(user))
+        uf_command_fetched(user, status, value);
+    else
+        e->host.done(e->host.arg, user, status, value);
 }
 
 static void edge_failed(void *arg, uint32_t flow, int status)
@@ -103,30 +117,40 @@ static void ring(uf_engine *e)
     e->unrung = false;
 }
 
-/* With the lock held. Events moved, or the error that ended the fabric. */
-static int step(uf_engine *e)
+/* Completions out of the fabric: how many, or the error that ended it. */
+static int take_completions(uf_engine *e)
 {
     uf_cqe cqes[CQE_BATCH];
     int n = e->fabric->ops->poll(e->fabric, cqes, CQE_BATCH);
     if (n < 0) {
-        if (!e->broken) {
-            e->broken = n;
-            e->host.failed(e->host.arg, (uint32_t)e->pe, n);
-        }
+        e->broken = n;
+        e->host.failed(e->host.arg, (uint32_t)e->pe, n);
         return n;
     }
     for (int i = 0; i < n; i++)
         handle(e, &cqes[i]); /* an error concerns one flow and has been told through the failed edge */
+    return n;
+}
+
+/* With the lock held. Events moved, or the error that ended the fabric: command queues are served then, too, so that theirs hear of it. */
+static int step(uf_engine *e)
+{
+    int n = e->fabric && !e->broken ? take_completions(e) : 0;
+    int moved = uf_command_serve(e);
+    if (e->broken)
+        return e->broken;
+    if (!e->fabric)
+        return moved;
     int posted = uf_order_progress(e->order);
     ring(e);
-    return posted > 0 ? n + posted : n;
+    return n + moved + (posted > 0 ? posted : 0);
 }
 
 int uf_engine_poll(uf_engine *e)
 {
-    if (!e->fabric || !try_lock(e))
+    if (!(e->fabric || uf_engine_has_queues(e)) || !try_lock(e))
         return 0;
-    int n = e->broken ? e->broken : step(e);
+    int n = step(e);
     unlock(e);
     /* Tells the progress thread that callers do its work; a lost update only costs it one look. */
     atomic_store_explicit(&e->inline_steps, atomic_load_explicit(&e->inline_steps, memory_order_relaxed) + 1,
@@ -139,7 +163,7 @@ int uf_engine_thread_step(uf_engine *e)
 {
     if (!try_lock(e))
         return -1;
-    int n = e->broken ? 0 : step(e);
+    int n = step(e);
     unlock(e);
     return n < 0 ? 0 : n;
 }
@@ -302,6 +326,7 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
     if (!e)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the engine", params->pe);
     e->pe = params->pe;
+    e->n_pes = params->n_pes;
     e->fabric = params->fabric;
     e->driver = params->driver;
     e->host = params->host;
