@@ -18,6 +18,8 @@ enum {
     MAX_PES = 8,                      /* so that every stream has its words */
     SLOT = 96,                        /* room of one operation's bytes */
     FETCHED = 2 * SUITE_SIGNALS / 4,  /* signals from here on: what weak adds count */
+    RUN = 8,                          /* commands that a thread writes in one go */
+    TOLD = 3 * SUITE_SIGNALS / 4,     /* from here on: up to where a stream was quiet */
     SET_BY_PUT = SUITE_SIGNALS / 4,   /* from here on: last weak SET of a stream; before: its strong signals */
 };
 
@@ -36,9 +38,9 @@ typedef struct producer {
     const uf_command_ring *ring; /* NULL: the host */
     uint64_t at, n;              /* operations begun, of all */
     enum { NEXT, RESERVE, WRITE, AWAIT_DONE, FINISHED } phase;
-    uf_command commands[3];
+    uf_command commands[RUN];
     uint32_t n_commands, words;
-    uint64_t position, images[3 * UF_COMMAND_WORDS], permutation;
+    uint64_t position, images[RUN * UF_COMMAND_WORDS], permutation;
     uint32_t result;
     uint64_t fetched[MAX_PES]; /* how many from that PE */
     bool last_quiet;
@@ -71,7 +73,7 @@ static uint64_t salt_of(int stream, uint64_t i)
 
 static uint64_t ops_of(const suite *s)
 {
-    return suite_scale(s, 150, 30);
+    return suite_scale(s, 150, 40);
 }
 
 static unsigned char *slot_of(const suite *s, int stream, uint64_t i)
@@ -102,7 +104,7 @@ static void judge_upto(suite *s, int stream, uint64_t from, uint64_t upto)
     }
 }
 
-static void judge(suite *s, uint64_t strong[], uint64_t weak[])
+static void judge(suite *s, uint64_t strong[], uint64_t weak[], uint64_t told[])
 {
     for (int stream = 0; stream < s->n * STREAMS && !s->failed; stream++) {
         uint64_t now = uf_signal_fetch(&s->signals[stream]);
@@ -110,6 +112,12 @@ static void judge(suite *s, uint64_t strong[], uint64_t weak[])
             CHECK(s, now > strong[stream] && now <= ops_of(s));
             judge_upto(s, stream, strong[stream], now);
             strong[stream] = now;
+        }
+        now = uf_signal_fetch(&s->signals[TOLD + stream]);
+        if (now != told[stream]) {
+            CHECK(s, now > told[stream] && now <= ops_of(s));
+            judge_upto(s, stream, told[stream], now);
+            told[stream] = now;
         }
         now = uf_signal_fetch(&s->signals[SET_BY_PUT + stream]);
         if (now != weak[stream] && CHECK(s, now > weak[stream] && now <= ops_of(s))) {
@@ -194,8 +202,13 @@ static uint64_t address(const void *p)
     return (uint64_t)(uintptr_t)p;
 }
 
-/* The command of operation i, and what must go before or after it. */
-static void compose(producer *p, uint64_t i)
+static void append(producer *p, const uf_command *c)
+{
+    p->commands[p->n_commands++] = *c;
+}
+
+/* Appends operation i, with what must go before or after it; true if the thread waits for it before it goes on. */
+static bool compose(producer *p, uint64_t i)
 {
     suite *s = p->s;
     op o = op_of(s, p->stream, i);
@@ -208,15 +221,13 @@ static void compose(producer *p, uint64_t i)
         suite_fill(source_of(p, i), o.bytes, salt_of(p->stream, i));
     }
     c.word = address(&s->signals[p->stream]);
-    p->n_commands = 0;
     switch (o.kind) {
-    case ADD: {
+    case ADD:
         c.op = UF_COMMAND_PUT_SIGNAL;
         c.atomic = UF_ATOMIC_ADD;
         c.operand = 1;
         c.word = address(&s->signals[FETCHED + p->stream]);
         break;
-    }
     case WEAK_SET:
         c.op = UF_COMMAND_PUT_SIGNAL;
         c.word = address(&s->signals[SET_BY_PUT + p->stream]);
@@ -228,7 +239,7 @@ static void compose(producer *p, uint64_t i)
         break;
     case FENCED:
         c.op = UF_COMMAND_SIGNAL;
-        p->commands[p->n_commands++] = fence;
+        append(p, &fence);
         break;
     case FETCH:
         c.op = UF_COMMAND_ATOMIC;
@@ -240,35 +251,39 @@ static void compose(producer *p, uint64_t i)
     default:
         break;
     }
-    p->commands[p->n_commands++] = c;
+    append(p, &c);
     if (o.kind == GET_BACK)
-        p->commands[p->n_commands++] = quiet;
+        append(p, &quiet);
     if (o.kind == FLUSHED)
-        p->commands[p->n_commands++] = flush;
+        append(p, &flush);
+    return o.kind == GET_BACK || o.kind == FLUSHED || o.kind == FETCH;
 }
 
-/* The next thing to reserve; false: everything is done. */
-static bool next_op(producer *p)
+/* The next things to reserve, a run of them; false: everything is done. */
+static bool next_run(producer *p)
 {
     const uf_command quiet = {.op = UF_COMMAND_QUIET};
+    if (p->at == p->n && p->last_quiet)
+        return false;
     p->phase = RESERVE;
-    if (p->at < p->n) {
-        if (op_of(p->s, p->stream, p->at).kind == FETCH && !uf_command_claim(p->ring, (uint32_t)p->stream, &p->result)) {
-            p->phase = NEXT;
-            return true;
-        }
-        compose(p, p->at++);
+    p->n_commands = 0;
+    if (p->at == p->n) {
+        p->last_quiet = true;
+        append(p, &quiet);
         return true;
     }
-    if (p->last_quiet)
-        return false;
-    p->last_quiet = true;
-    p->commands[0] = quiet;
-    p->n_commands = 1;
+    for (bool waits = false; p->at < p->n && !waits && p->n_commands + 2 <= RUN; p->at++) {
+        if (op_of(p->s, p->stream, p->at).kind == FETCH && !uf_command_claim(p->ring, (uint32_t)p->stream, &p->result)) {
+            if (p->n_commands == 0) /* the places are in use: later */
+                p->phase = NEXT;
+            return true;
+        }
+        waits = compose(p, p->at);
+    }
     return true;
 }
 
-/* A word of the commands, in an order of their own: the seventh after the last, or the like. */
+/* Some words of the commands, in an order of their own: every eleventh, or the like. */
 static void write_some(producer *p)
 {
     uint32_t all = p->n_commands * UF_COMMAND_WORDS;
@@ -283,7 +298,7 @@ static void write_some(producer *p)
 
 static void reserve(producer *p)
 {
-    static const uint64_t coprime[] = {1, 5, 7, 11};
+    static const uint64_t coprime[] = {1, 11, 13, 17}; /* to any number of words up to RUN commands */
     if (!uf_command_try_reserve(p->ring, p->n_commands, &p->position))
         return;
     for (uint32_t i = 0; i < p->n_commands; i++) {
@@ -313,19 +328,27 @@ static bool done_waiting(producer *p)
     }
     if (!CHECK(s, rc >= 0) || rc == 0)
         return false;
-    const uf_command *first = &p->commands[0];
+    uf_command *before = p->n_commands > 1 ? &p->commands[p->n_commands - 2] : NULL;
     if (last->op == UF_COMMAND_FLUSH) /* the source is ours again */
-        memset((void *)(uintptr_t)first->local, 0xee, first->bytes);
-    if (last->op == UF_COMMAND_QUIET && p->n_commands == 2 && first->op == UF_COMMAND_PUT) {
-        /* What was put is there: a get must bring it back, and the quiet after that says when. */
+        memset((void *)(uintptr_t)before->local, 0xee, before->bytes);
+    if (last->op != UF_COMMAND_QUIET)
+        return true;
+    /* Over other lanes, which nothing orders after the queue's: the receivers hold us to it. */
+    for (int pe = 0; pe < s->n; pe++)
+        CHECK_OK(s, uf_signal(s->ctx, &s->signals[TOLD + p->stream], UF_SIGNAL_SET, p->at, pe, UF_WEAK));
+    if (before && before->op == UF_COMMAND_PUT) {
+        /* What was put is there: a get brings it back, and another quiet says when. */
         memset(back_of(p), 0, SLOT);
+        p->commands[0] = *before;
         p->commands[0].op = UF_COMMAND_GET;
         p->commands[0].local = address(back_of(p));
+        p->commands[1] = *last;
+        p->n_commands = 2;
         p->phase = RESERVE;
         return false;
     }
-    if (last->op == UF_COMMAND_QUIET && p->n_commands == 2)
-        VERIFY(s, back_of(p), first->bytes, salt_of(p->stream, p->at - 1));
+    if (before)
+        VERIFY(s, back_of(p), before->bytes, salt_of(p->stream, p->at - 1));
     return true;
 }
 
@@ -337,7 +360,7 @@ static void step(producer *p)
     }
     switch (p->phase) {
     case NEXT:
-        if (!next_op(p))
+        if (!next_run(p))
             p->phase = FINISHED;
         break;
     case RESERVE:
@@ -374,15 +397,16 @@ static bool all_finished(const producer *p)
 
 static void play(suite *s, producer *players)
 {
-    uint64_t strong[MAX_PES * STREAMS] = {0}, weak[MAX_PES * STREAMS] = {0};
+    uint64_t strong[MAX_PES * STREAMS] = {0}, weak[MAX_PES * STREAMS] = {0}, told[MAX_PES * STREAMS] = {0};
     while (!all_finished(players) && !s->failed) {
         producer *p = &players[suite_random(s, STREAMS)];
         if (p->phase != FINISHED)
             step(p);
-        if (suite_random(s, 3) == 0)
+        /* Seldom, so that much is in flight at once. */
+        if (suite_random(s, 16) == 0)
             suite_yield(s);
-        if (suite_random(s, 4) == 0)
-            judge(s, strong, weak);
+        if (suite_random(s, 8) == 0)
+            judge(s, strong, weak, told);
         if (uf_world_status(s->world)) /* another PE has failed */
             CHECK_OK(s, uf_world_status(s->world));
     }
