@@ -226,7 +226,6 @@ static int submit(uf_command_queue *q, const uf_command *c, uf_command_way *way)
     int rc = uf_order_submit(q->engine->order, way->lane, &way->op);
     if (rc)
         return rc;
-    q->engine->unrung = true; /* all travel with `more`; the step rings at its end */
     if (fetch)
         await_fetch(q, c);
     use_lane(q, c->pe, way->lane);

@@ -17,7 +17,7 @@ enum {
     STREAMS = QUEUES * PRODUCERS + 1, /* of a PE; the last one is the host's */
     MAX_PES = 8,                      /* so that every stream has its words */
     SLOT = 96,                        /* room of one operation's bytes */
-    FETCHED = 2 * SUITE_SIGNALS / 4,  /* signals from here on: what weak adds count */
+    COUNTED = 2 * SUITE_SIGNALS / 4,  /* signals from here on: what weak adds count */
     RUN = 8,                          /* commands that a thread writes in one go */
     TOLD = 3 * SUITE_SIGNALS / 4,     /* from here on: up to where a stream was quiet */
     SET_BY_PUT = SUITE_SIGNALS / 4,   /* from here on: last weak SET of a stream; before: its strong signals */
@@ -94,14 +94,30 @@ static unsigned char *back_of(const producer *p)
 
 /* ---------------------------------------------------------------- the receiver */
 
-/* Operations of `stream` before `upto` to this PE: their bytes are here. */
-static void judge_upto(suite *s, int stream, uint64_t from, uint64_t upto)
+/* Operations of `stream` before `upto` to PE `at`: their bytes are there. */
+static void judge_upto_of(suite *s, const suite *at, int stream, uint64_t from, uint64_t upto)
 {
     for (uint64_t i = from; i < upto && !s->failed; i++) {
         op o = op_of(s, stream, i);
-        if (o.pe == s->pe && carries(o.kind))
-            VERIFY(s, slot_of(s, stream, i), o.bytes, salt_of(stream, i));
+        if (o.pe == at->pe && carries(o.kind))
+            VERIFY(s, slot_of(at, stream, i), o.bytes, salt_of(stream, i));
     }
+}
+
+static void judge_upto(suite *s, int stream, uint64_t from, uint64_t upto)
+{
+    judge_upto_of(s, s, stream, from, upto);
+}
+
+/* Weak adds of `stream` to this PE before operation `upto`. */
+static uint64_t adds_before(const suite *s, int stream, uint64_t upto)
+{
+    uint64_t adds = 0;
+    for (uint64_t i = 0; i < upto; i++) {
+        op o = op_of(s, stream, i);
+        adds += o.pe == s->pe && o.kind == ADD;
+    }
+    return adds;
 }
 
 static void judge(suite *s, uint64_t strong[], uint64_t weak[], uint64_t told[])
@@ -117,10 +133,11 @@ static void judge(suite *s, uint64_t strong[], uint64_t weak[], uint64_t told[])
         if (now != told[stream]) {
             CHECK(s, now > told[stream] && now <= ops_of(s));
             judge_upto(s, stream, told[stream], now);
+            CHECK(s, uf_signal_fetch(&s->signals[COUNTED + stream]) >= adds_before(s, stream, now));
             told[stream] = now;
         }
         now = uf_signal_fetch(&s->signals[SET_BY_PUT + stream]);
-        if (now != weak[stream] && CHECK(s, now > weak[stream] && now <= ops_of(s))) {
+        if (now != weak[stream] && CHECK(s, now <= ops_of(s))) { /* weak signals have no order among each other */
             VERIFY(s, slot_of(s, stream, now - 1), op_of(s, stream, now - 1).bytes, salt_of(stream, now - 1));
             weak[stream] = now;
         }
@@ -131,16 +148,15 @@ static void judge(suite *s, uint64_t strong[], uint64_t weak[], uint64_t told[])
 static void judge_end(suite *s)
 {
     for (int stream = 0; stream < s->n * STREAMS && !s->failed; stream++) {
-        uint64_t adds = 0, fetches = 0, strong = 0;
+        uint64_t fetches = 0, strong = 0;
         judge_upto(s, stream, 0, ops_of(s));
         for (uint64_t i = 0; i < ops_of(s); i++) {
             op o = op_of(s, stream, i);
-            adds += o.pe == s->pe && o.kind == ADD;
             fetches += o.pe == s->pe && o.kind == FETCH;
             if (o.pe == s->pe && (o.kind == STRONG || o.kind == STRONG_PUT || o.kind == FENCED))
                 strong = i + 1;
         }
-        CHECK_EQ(s, uf_signal_fetch(&s->signals[FETCHED + stream]), adds);
+        CHECK_EQ(s, uf_signal_fetch(&s->signals[COUNTED + stream]), adds_before(s, stream, ops_of(s)));
         CHECK_EQ(s, uf_signal_fetch(&s->words[stream]), fetches);
         CHECK_EQ(s, uf_signal_fetch(&s->signals[stream]), strong);
     }
@@ -155,7 +171,7 @@ static void host_op(producer *p, uint64_t i, op o)
     uint64_t *word = &s->signals[p->stream], old = 0;
     switch (o.kind) {
     case ADD:
-        CHECK_OK(s, uf_put_signal_nbi(p->ctx, dst, src, o.bytes, &s->signals[FETCHED + p->stream], UF_SIGNAL_ADD, 1, o.pe, 0));
+        CHECK_OK(s, uf_put_signal_nbi(p->ctx, dst, src, o.bytes, &s->signals[COUNTED + p->stream], UF_SIGNAL_ADD, 1, o.pe, 0));
         break;
     case WEAK_SET:
         CHECK_OK(
@@ -226,7 +242,7 @@ static bool compose(producer *p, uint64_t i)
         c.op = UF_COMMAND_PUT_SIGNAL;
         c.atomic = UF_ATOMIC_ADD;
         c.operand = 1;
-        c.word = address(&s->signals[FETCHED + p->stream]);
+        c.word = address(&s->signals[COUNTED + p->stream]);
         break;
     case WEAK_SET:
         c.op = UF_COMMAND_PUT_SIGNAL;
@@ -311,6 +327,18 @@ static void reserve(producer *p)
     p->phase = WRITE;
 }
 
+/* Where all PEs are fibers of one thread: what a quiet says is held against the targets' memory at that very moment. */
+static const suite *everyone[MAX_PES];
+
+static void look_at_targets(const producer *p)
+{
+    suite *s = p->s;
+    for (int pe = 0; s->place.single_thread && pe < s->n && !s->failed; pe++) {
+        CHECK_EQ(s, uf_signal_fetch(&everyone[pe]->signals[COUNTED + p->stream]), adds_before(everyone[pe], p->stream, p->at));
+        judge_upto_of(s, everyone[pe], p->stream, 0, p->at);
+    }
+}
+
 /* What a thread does that has waited: true if it has nothing more to wait for. */
 static bool done_waiting(producer *p)
 {
@@ -333,6 +361,7 @@ static bool done_waiting(producer *p)
         memset((void *)(uintptr_t)before->local, 0xee, before->bytes);
     if (last->op != UF_COMMAND_QUIET)
         return true;
+    look_at_targets(p);
     /* Over other lanes, which nothing orders after the queue's: the receivers hold us to it. */
     for (int pe = 0; pe < s->n; pe++)
         CHECK_OK(s, uf_signal(s->ctx, &s->signals[TOLD + p->stream], UF_SIGNAL_SET, p->at, pe, UF_WEAK));
@@ -430,6 +459,8 @@ static void queues_and_hosts_keep_every_promise(suite *s)
             players[i].ring = uf_queue_ring(queue[i % QUEUES]);
         }
     }
+    if (s->place.single_thread)
+        everyone[s->pe] = s;
     suite_settle(s);
     play(s, players);
     for (int i = 0; i < QUEUES; i++) {
