@@ -456,6 +456,13 @@ UF_SHARED_FN int uf_command_claim(const uf_command_ring *r, uint32_t hint, uint3
     return 0;
 }
 
+/* Gives back a place whose command was not issued. */
+UF_SHARED_FN void uf_command_unclaim(const uf_command_ring *r, uint32_t result)
+{
+    uint64_t taken = 2;
+    uf_command_local_exchange(&r->claims[result], &taken, 0);
+}
+
 UF_SHARED_FN uint64_t uf_command_tag(uint64_t position)
 {
     return position << 1 | 1;
@@ -465,9 +472,8 @@ UF_SHARED_FN uint64_t uf_command_tag(uint64_t position)
 UF_SHARED_FN int uf_command_fetch_test(const uf_command_ring *r, uint32_t result, uint64_t position, uint64_t *value)
 {
     if (uf_load_acquire64(&r->results[result].tag) == uf_command_tag(position)) { /* pairs with the consumer's release */
-        uint64_t taken = 2;
         *value = uf_load_relaxed64(&r->results[result].value);
-        uf_command_local_exchange(&r->claims[result], &taken, 0);
+        uf_command_unclaim(r, result);
         return 1;
     }
     return 0;

@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What kernels return and compare without unfence.h. */
+_Static_assert(UF_COMMAND_ETIMEDOUT == UF_ETIMEDOUT && UF_COMMAND_ERANGE == UF_ERANGE, "the codes of command.h are unfence.h's");
+_Static_assert((int)UF_COMMAND_STRONG == (int)UF_STRONG && (int)UF_COMMAND_SETTLED == (int)UF_SETTLED, "so are its flags");
+
 /* ---------------------------------------------------------------- plain memory */
 
 static int plain_alloc(void *arg, uf_command_place place, const void *image, size_t bytes, void **host, void **device)
