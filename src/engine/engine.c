@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CQE_BATCH = 32 };
+enum {
+    CQE_BATCH = 32,
+    CQE_BATCHES = 4, /* of one step where command queues start as many operations in it */
+};
 
 static inline void cpu_pause(void)
 {
@@ -117,8 +120,8 @@ static void ring(uf_engine *e)
     e->unrung = false;
 }
 
-/* Completions out of the fabric: how many, or the error that ended it. */
-static int take_completions(uf_engine *e)
+/* A batch of completions out of the fabric: how many, or the error that ended it. */
+static int take_batch(uf_engine *e)
 {
     uf_cqe cqes[CQE_BATCH];
     int n = e->fabric->ops->poll(e->fabric, cqes, CQE_BATCH);
@@ -129,6 +132,17 @@ static int take_completions(uf_engine *e)
     }
     for (int i = 0; i < n; i++)
         handle(e, &cqes[i]); /* an error concerns one flow and has been told through the failed edge */
+    return n;
+}
+
+static int take_completions(uf_engine *e)
+{
+    int n = take_batch(e), last = n;
+    /* Fewer than what is started would leave operations in software queues, the long way. */
+    for (int i = 1; e->queues && last == CQE_BATCH && i < CQE_BATCHES; i++) {
+        last = take_batch(e);
+        n = last < 0 ? last : n + last;
+    }
     return n;
 }
 
