@@ -9,48 +9,48 @@
 #include "world.cuh"
 
 #define UFD_PTX_ATOMICS_(bits, reg)                                                                                              \
-    UFD_FN uint##bits##_t ufd_ptx_atomic(uint##bits##_t *p, int op, uint##bits##_t v, uint##bits##_t compare)                   \
+    UFD_FN uint##bits##_t ufd_ptx_atomic(uint##bits##_t *p, int op, uint##bits##_t v, uint##bits##_t compare)                    \
     {                                                                                                                            \
         uint64_t at = ufd_ptx_global(p);                                                                                         \
         uint##bits##_t old = 0;                                                                                                  \
         switch (op) {                                                                                                            \
         case UF_ATOMIC_SET:                                                                                                      \
-            asm volatile("st.relaxed.sys.global.u" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                            \
+            asm volatile("st.relaxed.sys.global.u" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                             \
             break;                                                                                                               \
         case UF_ATOMIC_FETCH:                                                                                                    \
-            asm volatile("ld.relaxed.sys.global.u" #bits " %0, [%1];" : "=" reg(old) : "l"(at) : "memory");                     \
+            asm volatile("ld.relaxed.sys.global.u" #bits " %0, [%1];" : "=" reg(old) : "l"(at) : "memory");                      \
             break;                                                                                                               \
         case UF_ATOMIC_ADD:                                                                                                      \
-            asm volatile("red.relaxed.sys.global.add.u" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                       \
+            asm volatile("red.relaxed.sys.global.add.u" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                        \
             break;                                                                                                               \
         case UF_ATOMIC_AND:                                                                                                      \
-            asm volatile("red.relaxed.sys.global.and.b" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                       \
+            asm volatile("red.relaxed.sys.global.and.b" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                        \
             break;                                                                                                               \
         case UF_ATOMIC_OR:                                                                                                       \
-            asm volatile("red.relaxed.sys.global.or.b" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                        \
+            asm volatile("red.relaxed.sys.global.or.b" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                         \
             break;                                                                                                               \
         case UF_ATOMIC_XOR:                                                                                                      \
-            asm volatile("red.relaxed.sys.global.xor.b" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                       \
+            asm volatile("red.relaxed.sys.global.xor.b" #bits " [%0], %1;" ::"l"(at), reg(v) : "memory");                        \
             break;                                                                                                               \
         case UF_ATOMIC_FETCH_ADD:                                                                                                \
-            asm volatile("atom.relaxed.sys.global.add.u" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");  \
+            asm volatile("atom.relaxed.sys.global.add.u" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");    \
             break;                                                                                                               \
         case UF_ATOMIC_FETCH_AND:                                                                                                \
-            asm volatile("atom.relaxed.sys.global.and.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");  \
+            asm volatile("atom.relaxed.sys.global.and.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");    \
             break;                                                                                                               \
         case UF_ATOMIC_FETCH_OR:                                                                                                 \
-            asm volatile("atom.relaxed.sys.global.or.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");   \
+            asm volatile("atom.relaxed.sys.global.or.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");     \
             break;                                                                                                               \
         case UF_ATOMIC_FETCH_XOR:                                                                                                \
-            asm volatile("atom.relaxed.sys.global.xor.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");  \
+            asm volatile("atom.relaxed.sys.global.xor.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");    \
             break;                                                                                                               \
         case UF_ATOMIC_SWAP:                                                                                                     \
-            asm volatile("atom.relaxed.sys.global.exch.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory"); \
+            asm volatile("atom.relaxed.sys.global.exch.b" #bits " %0, [%1], %2;" : "=" reg(old) : "l"(at), reg(v) : "memory");   \
             break;                                                                                                               \
         case UF_ATOMIC_COMPARE_SWAP:                                                                                             \
             asm volatile("atom.relaxed.sys.global.cas.b" #bits " %0, [%1], %2, %3;"                                              \
-                         : "=" reg(old)                                                                                         \
-                         : "l"(at), reg(compare), reg(v)                                                                       \
+                         : "=" reg(old)                                                                                          \
+                         : "l"(at), reg(compare), reg(v)                                                                         \
                          : "memory");                                                                                            \
             break;                                                                                                               \
         }                                                                                                                        \
@@ -61,7 +61,8 @@ UFD_PTX_ATOMICS_(64, "l")
 
 /* As uf_atomic: `width` 4 or 8; the old value, zero-extended, goes to *old (the leader's; may be NULL) for fetching forms. */
 template <class S>
-UFD_FN int ufd_atomic_in(const ufd_ctx &c, int op, int width, void *dst, uint64_t operand, uint64_t compare, uint64_t *old, int pe)
+UFD_FN int ufd_atomic_in(const ufd_ctx &c, int op, int width, void *dst, uint64_t operand, uint64_t compare, uint64_t *old,
+                         int pe)
 {
     int64_t shift;
     int rc = ufd_check_target<S>(c, UFD_IN_ATOMIC, dst, (uint64_t)width, (uint32_t)width, pe);

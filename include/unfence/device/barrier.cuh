@@ -14,19 +14,20 @@
 
 template <class S> UFD_FN int ufd_meet(const ufd_world *w, bool complete)
 {
-    S::sync();
+    int me = w->pe, n = w->n_pes, rc = UF_OK;
+    for (int p = (int)S::rank(); p < n; p += (int)S::size())
+        if (w->peers[p].way != UFD_NEAR)
+            rc = UF_EUNSUPPORTED;
+    rc = ufd_worst<S>(rc); /* also the scope's barrier: what all its threads did comes before the fence below */
+    if (rc)
+        return rc;
     uint64_t round = ufd_ptx_load_relaxed(w->scratch) + 1;
     uint64_t *words = w->barrier;
-    int me = w->pe, n = w->n_pes, rc = UF_OK;
     if (complete)
-        ufd_ptx_fence(); /* by every thread that stores below: the scope's barrier above handed it the others' work */
-    for (int p = (int)S::rank(); p < n; p += (int)S::size()) {
-        longlong2 peer = __ldg((const longlong2 *)(w->peers + p));
-        if ((uint32_t)peer.y != UFD_NEAR)
-            rc = UF_EUNSUPPORTED;
-        else if (p != me)
-            ufd_ptx_store_relaxed(ufd_moved(words + me, peer.x), round); /* pairs with the acquire below, at the peer */
-    }
+        ufd_ptx_fence(); /* by every thread that stores below */
+    for (int p = (int)S::rank(); p < n; p += (int)S::size())
+        if (p != me)
+            ufd_ptx_store_relaxed(ufd_moved(words + me, w->peers[p].shift), round); /* pairs with the acquire below, there */
     ufd_patience patience = ufd_patience_of(w, UFD_WORLD_TIMEOUT);
     for (int p = (int)S::rank(); p < n && rc == UF_OK; p += (int)S::size()) {
         uint64_t seen = round;

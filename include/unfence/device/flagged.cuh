@@ -62,7 +62,8 @@ UFD_FN int ufd_put_flagged_in(const ufd_ctx &c, void *slot, const void *src, uin
 /* Waits for message `sequence` in this PE's `slot` and copies its payload to `dst` (any memory, any alignment). Each thread of the
  * scope waits for its own units; all of dst is written when it returns UF_OK. */
 template <class S>
-UFD_FN int ufd_wait_flagged_in(const ufd_world *w, void *dst, const void *slot, uint64_t bytes, uint64_t sequence, uint64_t timeout_ns)
+UFD_FN int ufd_wait_flagged_in(const ufd_world *w, void *dst, const void *slot, uint64_t bytes, uint64_t sequence,
+                               uint64_t timeout_ns)
 {
     uint64_t units = ufd_flagged_bytes(bytes) / 16, word = 0, flag = 0;
     int rc = UF_OK;

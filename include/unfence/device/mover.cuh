@@ -30,7 +30,8 @@ enum { UFD_UNSIGNALLED = 0, UFD_FENCED = 1, UFD_COMPLETED = 2 };
 /* Warps that move, stages of each, bytes of a stage (a multiple of 128), and pieces between a message and its signal. Completion over
  * NVLink takes about 1.5 us: lag * piece / (a warp's share of the link) should be more. */
 template <int Warps, int Stages, int StageBytes, int Lag> struct ufd_mover_shape {
-    static_assert(Warps >= 1 && Warps <= 31 && Stages >= 2 && StageBytes % 128 == 0 && Lag >= 0 && Lag <= 32, "not a mover");
+    static_assert(Warps >= 1 && Warps <= 31 && Stages >= 2 && StageBytes % 128 == 0, "not a mover");
+    static_assert(Lag >= 0 && Lag <= 32 && Stages + Lag < 64, "marks of pieces under way must leave half of the ring free");
     enum {
         warps = Warps,
         stages = Stages,
@@ -38,7 +39,9 @@ template <int Warps, int Stages, int StageBytes, int Lag> struct ufd_mover_shape
         lag = Lag,
         reading = Stages >= 8 ? Stages / 4 : 1, /* stores that may still read their stage when it is asked for again */
         ahead = Stages - reading,               /* loads in flight */
-        marks = Stages + Lag <= 8 ? 32 : Stages + Lag <= 16 ? 64 : 128
+        marks = Stages + Lag <= 8    ? 32
+                : Stages + Lag <= 16 ? 64
+                                     : 128
     };
 };
 
@@ -103,8 +106,7 @@ UFD_FN void ufd_mover_publish(const ufd_mover_mark &mark, bool ordered)
 }
 
 /* Row to addresses at its peer. */
-template <int Mode, class S>
-UFD_FN int ufd_mover_aim(const ufd_ctx &c, const ufd_row &row, uint64_t *to, ufd_mover_mark *mark)
+template <int Mode, class S> UFD_FN int ufd_mover_aim(const ufd_ctx &c, const ufd_row &row, uint64_t *to, ufd_mover_mark *mark)
 {
     int64_t shift = 0;
     int rc = ufd_check_target<S>(c, UFD_IN_MOVER, row.bytes ? row.dst : row.sig, row.bytes, 1, row.pe);
@@ -129,7 +131,8 @@ UFD_FN bool ufd_mover_by_bulk(const ufd_row &row)
 template <class Shape, int Mode> UFD_FN void ufd_mover_room(const ufd_mover_state &m, ufd_mover_desk<Shape> *desk)
 {
     if (Mode == UFD_FENCED)
-        while (m.loaded - ufd_ptx_shared_acquire(&desk->published) >= Shape::marks) /* pairs with ufd_mover_signal_all's release */
+        while (m.loaded - ufd_ptx_shared_acquire(&desk->published) >=
+               Shape::marks) /* pairs with ufd_mover_signal_all's release */
             ;
 }
 
@@ -169,8 +172,7 @@ UFD_FN bool ufd_mover_take(const ufd_ctx &c, ufd_mover_state *m, uint32_t warp, 
     return m->open;
 }
 
-template <class Shape, int Mode>
-UFD_FN void ufd_mover_load(ufd_mover_state *m, ufd_mover_desk<Shape> *desk, uint8_t *stages)
+template <class Shape, int Mode> UFD_FN void ufd_mover_load(ufd_mover_state *m, ufd_mover_desk<Shape> *desk, uint8_t *stages)
 {
     uint32_t s = m->load_stage, bytes = m->left < Shape::stage_bytes ? (uint32_t)m->left : (uint32_t)Shape::stage_bytes;
     ufd_mover_room<Shape, Mode>(*m, desk);
@@ -200,7 +202,8 @@ template <class Shape> UFD_FN void ufd_mover_store(ufd_mover_state *m, ufd_mover
 
 /* By the first lane: everything up to the end or to a message that cannot go by bulk copy, and all of it complete. */
 template <class Shape, int Mode, class Next>
-UFD_FN void ufd_mover_stream(const ufd_ctx &c, ufd_mover_state *m, ufd_mover_desk<Shape> *desk, uint8_t *stages, uint32_t warp, Next &next)
+UFD_FN void ufd_mover_stream(const ufd_ctx &c, ufd_mover_state *m, ufd_mover_desk<Shape> *desk, uint8_t *stages, uint32_t warp,
+                             Next &next)
 {
     uint32_t first = m->stored;
     while (m->loaded - m->stored < Shape::ahead && ufd_mover_take<Shape, Mode>(c, m, warp, next))

@@ -202,10 +202,10 @@ UFD_FN void ufd_ptx_barrier_wait(uint64_t *barrier, uint32_t parity)
 /* Addresses and bytes are multiples of 16. */
 UFD_FN void ufd_ptx_bulk_load(void *shared, uint64_t global, uint32_t bytes, uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     ufd_ptx_shared(shared)),
-                 "l"(global), "r"(bytes), "r"(ufd_ptx_shared(barrier))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ufd_ptx_shared(shared)),
+        "l"(global), "r"(bytes), "r"(ufd_ptx_shared(barrier))
+        : "memory");
 }
 
 UFD_FN void ufd_ptx_bulk_store(uint64_t global, const void *shared, uint32_t bytes)

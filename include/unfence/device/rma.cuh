@@ -91,14 +91,13 @@ UFD_FN int ufd_put_signal_in(const ufd_ctx &c, void *dst, const void *src, uint6
 }
 
 template <class S>
-UFD_FN int ufd_put_signal_nbi_in(const ufd_ctx &c, void *dst, const void *src, uint64_t bytes, uint64_t *sig, int op, uint64_t value,
-                                 int pe, unsigned flags)
+UFD_FN int ufd_put_signal_nbi_in(const ufd_ctx &c, void *dst, const void *src, uint64_t bytes, uint64_t *sig, int op,
+                                 uint64_t value, int pe, unsigned flags)
 {
     return ufd_put_signal_in<S>(c, dst, src, bytes, sig, op, value, pe, flags);
 }
 
-template <class S>
-UFD_FN int ufd_signal_in(const ufd_ctx &c, uint64_t *sig, int op, uint64_t value, int pe, unsigned flags)
+template <class S> UFD_FN int ufd_signal_in(const ufd_ctx &c, uint64_t *sig, int op, uint64_t value, int pe, unsigned flags)
 {
     int64_t shift;
     int rc = ufd_check_target<S>(c, UFD_IN_SIGNAL, sig, 8, 8, pe);

@@ -96,8 +96,7 @@ UFD_FN int ufd_wait_recorded(const ufd_world *w, const uint64_t *sig, int cmp, u
     return rc;
 }
 
-template <class S>
-UFD_FN int ufd_wait_in(const ufd_world *w, const uint64_t *sig, int cmp, uint64_t value, uint64_t timeout_ns)
+template <class S> UFD_FN int ufd_wait_in(const ufd_world *w, const uint64_t *sig, int cmp, uint64_t value, uint64_t timeout_ns)
 {
     int rc = UF_OK;
     ufd_patience patience = ufd_patience_of(w, timeout_ns);

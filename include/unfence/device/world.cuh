@@ -38,8 +38,8 @@ UFD_FN ufd_ctx ufd_ctx_block(const ufd_world *w)
 }
 
 /* Keeps the first failure of the world with the caller's block and thread. Returns `code`. */
-inline __device__ __noinline__ int ufd_fail(const ufd_world *w, int code, uint32_t what, int pe, const void *address, uint64_t given,
-                                            uint64_t wanted)
+inline __device__ __noinline__ int ufd_fail(const ufd_world *w, int code, uint32_t what, int pe, const void *address,
+                                            uint64_t given, uint64_t wanted)
 {
     ufd_error *e = w->error;
     if (!e || atomicAdd(&e->count, 1u) != 0)
