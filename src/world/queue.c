@@ -5,7 +5,7 @@
  * address is looked up in the regions before it is used: what is not symmetric memory is an error of the command. */
 #include "world/queue.h"
 #include "base/error.h"
-#include "world/world.h"
+#include "world/reach.h"
 #include <stdlib.h>
 
 struct uf_queue {
@@ -30,23 +30,35 @@ static inline void *pointer(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-/* Where a near PE's copy of [address, address + bytes) is in this process. */
-static int find_near(uf_world *w, const char *field, uint64_t address, uint64_t bytes, uint32_t pe, void **at)
+static int find(uf_world *w, const char *field, uint64_t address, uint64_t bytes, uint32_t pe, uf_reach *at)
 {
-    const uf_peer *p = &w->peers[pe];
-    if (uf_memory_in_heap(w, pointer(address), bytes)) {
-        *at = p->range.base + ((const unsigned char *)pointer(address) - w->range.base);
-        return UF_OK;
-    }
-    const uf_region *r = uf_memory_find(w, pointer(address), bytes);
-    if (!r)
+    if (!uf_reach_find(w, pointer(address), bytes, (int)pe, at))
         return refuse(field, address, bytes);
-    if (!p->same_process)
+    if (w->peers[pe].mapped && !at->mapped)
         return uf_fail(UF_EUNSUPPORTED,
                        "%s: 0x%llx lies in a window over a buffer of another process on this host (PE %u), which command queues "
                        "do not reach; use memory from uf_malloc",
                        field, (unsigned long long)address, pe);
-    *at = pointer(r->addresses[pe] + (uint64_t)((const unsigned char *)pointer(address) - r->base));
+    return UF_OK;
+}
+
+static int lead_data(uf_world *w, const uf_command *c, uf_command_way *way)
+{
+    const uf_region *here = uf_memory_find(w, pointer(c->local), c->bytes);
+    if (!here)
+        return refuse("local", c->local, c->bytes);
+    uf_reach there = {0};
+    int rc = find(w, "remote", c->remote, c->bytes, c->pe, &there);
+    if (rc)
+        return rc;
+    if (there.mapped) {
+        way->to = c->op == UF_COMMAND_GET ? pointer(c->local) : there.mapped;
+        way->from = c->op == UF_COMMAND_GET ? there.mapped : pointer(c->local);
+        return UF_OK;
+    }
+    uf_reach_remote(&there, pointer(c->remote), (int)c->pe, &way->op);
+    way->op.local = c->local;
+    way->op.local_desc = here->mr->desc;
     return UF_OK;
 }
 
@@ -61,64 +73,25 @@ static uint64_t *find_word(uf_world *w, const uf_command *c)
     return NULL;
 }
 
+static int lead_word(uf_world *w, const uf_command *c, uf_command_way *way)
+{
+    const uint64_t *word = find_word(w, c);
+    uf_reach at = {0};
+    int rc = word ? find(w, "word", (uint64_t)(uintptr_t)word, way->op.width, c->pe, &at) : UF_ERANGE;
+    if (rc)
+        return rc;
+    if (at.mapped)
+        way->word = at.mapped;
+    else if (c->op == UF_COMMAND_ATOMIC)
+        way->op.signal_address = uf_memory_wire(at.region, word);
+    else
+        uf_reach_signal(w, &at, word, &way->op);
+    return UF_OK;
+}
+
 static inline bool uses_word(const uf_command *c)
 {
     return c->op == UF_COMMAND_PUT_SIGNAL || c->op == UF_COMMAND_SIGNAL || c->op == UF_COMMAND_ATOMIC;
-}
-
-static int lead_near(uf_world *w, const uf_command *c, uf_command_way *way)
-{
-    int rc = UF_OK;
-    if (way->op.bytes) {
-        void *remote;
-        if (!uf_memory_find(w, pointer(c->local), c->bytes))
-            return refuse("local", c->local, c->bytes);
-        rc = find_near(w, "remote", c->remote, c->bytes, c->pe, &remote);
-        if (rc)
-            return rc;
-        way->to = c->op == UF_COMMAND_GET ? pointer(c->local) : remote;
-        way->from = c->op == UF_COMMAND_GET ? remote : pointer(c->local);
-    }
-    if (uses_word(c)) {
-        const uint64_t *word = find_word(w, c);
-        rc = word ? find_near(w, "word", (uint64_t)(uintptr_t)word, way->op.width, c->pe, &way->word) : UF_ERANGE;
-    }
-    return rc;
-}
-
-static int fill_data(uf_world *w, const uf_command *c, uf_order_op *op)
-{
-    const uf_region *here = uf_memory_find(w, pointer(c->local), c->bytes);
-    if (!here)
-        return refuse("local", c->local, c->bytes);
-    const uf_region *there = uf_memory_find(w, pointer(c->remote), c->bytes);
-    if (!there)
-        return refuse("remote", c->remote, c->bytes);
-    const uf_fabric_key *key = &there->keys[(size_t)c->pe * w->fabric->caps.n_rails];
-    op->remote = key->base + (uint64_t)((const unsigned char *)pointer(c->remote) - there->base);
-    op->remote_key = key->key;
-    op->local = c->local;
-    if (w->fabric->caps.needs_desc)
-        op->local_desc = w->fabric->ops->mr_desc(here->mr, 0);
-    return UF_OK;
-}
-
-static int fill_word(uf_world *w, const uf_command *c, uf_order_op *op)
-{
-    const uint64_t *word = find_word(w, c);
-    if (!word)
-        return UF_ERANGE;
-    size_t index = (size_t)(word - w->signals);
-    op->indexed = c->op != UF_COMMAND_ATOMIC && word >= w->signals && index < w->n_signals;
-    if (op->indexed) {
-        op->signal_address = index;
-        return UF_OK;
-    }
-    const uf_region *r = uf_memory_find(w, word, op->width);
-    if (!r)
-        return refuse("word", c->word, op->width);
-    op->signal_address = uf_memory_wire(r, word);
-    return UF_OK;
 }
 
 /* As uf_ctx_lane, with the endpoint's lock held. */
@@ -129,7 +102,7 @@ static inline int find_lane(uf_ctx *ctx, uint32_t pe, uf_order_lane **lane)
         return UF_OK;
     int rc = uf_engine_lane_open_locked(ctx->world->engine, &ctx->order, pe, lane);
     uf_order_lane *open = NULL;
-    /* A host thread may be opening it, too (uf_ctx_lane): whoever is second closes its own again. */
+    /* A host thread may be opening it, too (uf_ctx_lane): whoever is second closes its own again, at once since nobody has used it. */
     if (!rc && !atomic_compare_exchange_strong(&ctx->lanes[pe], &open, *lane)) {
         rc = uf_engine_lane_close_locked(ctx->world->engine, *lane);
         *lane = open;
@@ -141,12 +114,10 @@ static int resolve(void *arg, const uf_command *c, uf_command_way *way)
 {
     uf_queue *q = arg;
     uf_world *w = q->ctx->world;
-    if (w->peers[c->pe].mapped)
-        return lead_near(w, c, way);
-    int rc = way->op.bytes ? fill_data(w, c, &way->op) : UF_OK;
+    int rc = way->op.bytes ? lead_data(w, c, way) : UF_OK;
     if (!rc && uses_word(c))
-        rc = fill_word(w, c, &way->op);
-    return rc ? rc : find_lane(q->ctx, c->pe, &way->lane);
+        rc = lead_word(w, c, way);
+    return rc || w->peers[c->pe].mapped ? rc : find_lane(q->ctx, c->pe, &way->lane);
 }
 
 static uint64_t apply(void *arg, void *word, uint32_t op, uint32_t width, uint64_t operand, uint64_t compare)
