@@ -72,8 +72,8 @@ static int null_open(const uf_fabric_params *p, uf_fabric **out)
     if (!f)
         return uf_fail(UF_ENOMEM, "no memory");
     f->pe = p->pe;
-    f->base = (uf_fabric){&null_ops,
-                          {.fabric = "none",
+    f->base = (uf_fabric){.ops = &null_ops,
+                          .caps = {.fabric = "none",
                            .n_rails = 1,
                            .imm_bits = 32,
                            .imm_placed = true,

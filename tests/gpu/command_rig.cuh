@@ -117,6 +117,12 @@ static inline void rig_tick(void *arg, uint64_t now)
     (void)arg, (void)now;
 }
 
+static inline int rig_wait(void *arg, uint32_t round, uint64_t deadline)
+{
+    (void)arg, (void)round, (void)deadline;
+    return 0;
+}
+
 static inline void rig_open(rig *r, uint32_t shift, uint64_t first, uint64_t timeout_ns)
 {
     static uf_settings settings;
@@ -130,7 +136,7 @@ static inline void rig_open(rig *r, uint32_t shift, uint64_t first, uint64_t tim
     params.settings = &settings;
     params.n_pes = 4;
     params.driver = &uf_driver_threads;
-    params.host = {r, NULL, NULL, rig_failed, rig_tick};
+    params.host = {r, NULL, NULL, rig_failed, rig_tick, rig_wait};
     params.local_pes = 1;
     rig_ok(uf_engine_create(&params, &r->engine), "engine");
     uf_command_memory memory = {NULL, rig_alloc, rig_free, NULL};

@@ -44,6 +44,12 @@ static void failed(void *arg, uint32_t peer, int status)
     (void)arg, (void)peer, (void)status;
 }
 
+static int wait_step(void *arg, uint32_t round, uint64_t deadline)
+{
+    (void)arg, (void)round, (void)deadline;
+    return UF_OK;
+}
+
 /* operand: thread << 32 | number. The payload, written by the producer before the command, must be readable and say the same. */
 static void judge(rig *r, const uf_command *c)
 {
@@ -102,7 +108,7 @@ static void open_rig(rig *r, uint64_t first)
                                      .pe = 1,
                                      .n_pes = PES,
                                      .driver = &uf_driver_threads,
-                                     .host = {r, NULL, NULL, failed, tick},
+                                     .host = {r, NULL, NULL, failed, tick, wait_step},
                                      .local_pes = 1};
     assert_int_equal(uf_engine_create(&params, &r->engine), UF_OK);
     r->ctx.window = 2;
