@@ -74,16 +74,16 @@ static int null_open(const uf_fabric_params *p, uf_fabric **out)
     f->pe = p->pe;
     f->base = (uf_fabric){.ops = &null_ops,
                           .caps = {.fabric = "none",
-                           .n_rails = 1,
-                           .imm_bits = 32,
-                           .imm_placed = true,
-                           .write_placed = true,
-                           .virtual_address = true,
-                           .max_message = 1u << 30,
-                           .tx_depth = 1024,
-                           .cq_depth = UINT32_MAX,
-                           .max_receives = UINT32_MAX,
-                           .address_bytes = 8}};
+                                   .n_rails = 1,
+                                   .imm_bits = 32,
+                                   .imm_placed = true,
+                                   .write_placed = true,
+                                   .virtual_address = true,
+                                   .max_message = 1u << 30,
+                                   .tx_depth = 1024,
+                                   .cq_depth = UINT32_MAX,
+                                   .max_receives = UINT32_MAX,
+                                   .address_bytes = 8}};
     *out = &f->base;
     return UF_OK;
 }

@@ -15,53 +15,110 @@ enum { SHIFT = 12, MAX_RINGS = 8 };
 /* ---------------------------------------------------------------- there and back */
 
 struct flags {
-    uint64_t to_host, padding[15], to_kernel, padding2[15], word, stop;
+    uint64_t to_host, padding[15], to_kernel, padding2[15], word, stop, padding3[14], written;
 };
 
-enum { BARE, QUIET, PUT_QUIET, FETCH, WAYS };
+/* What is timed, in this order, each when everything before it is answered. */
+enum { BARE, BARE_PAYLOAD, QUIET, PUT_QUIET, PUT_AND_QUIET, READY_QUIET, FETCH, FENCE_GPU, FENCE_HOST, ISSUE, WAYS };
+
+__device__ static void flag_there_and_back(flags *f, uint64_t value)
+{
+    uf_store_relaxed64(&f->to_host, value);
+    while (uf_load_relaxed64(&f->to_kernel) != value)
+        ;
+}
+
+__device__ static int time_one(const ufd_queue *q, flags *f, uint64_t *source, int way, uint64_t i)
+{
+    uint64_t old, position;
+    uf_command nop = {};
+    int rc;
+    switch (way) {
+    case BARE:
+        flag_there_and_back(f, 2 * i + 1);
+        return 0;
+    case BARE_PAYLOAD: /* the floor of a put: its bytes must be visible before anything tells of them */
+        *source = i;
+        uf_command_payload_fence();
+        flag_there_and_back(f, 2 * i + 2);
+        return 0;
+    case QUIET:
+        return ufd_queue_quiet(q);
+    case PUT_QUIET:
+        *source = i;
+        rc = ufd_queue_put_signal(q, &f->word, source, 8, &f->word, UF_SIGNAL_ADD, 1, 0, 0);
+        return rc ? rc : ufd_queue_quiet(q);
+    case PUT_AND_QUIET:
+        *source = i;
+        return ufd_queue_put_signal_quiet(q, &f->word, source, 8, &f->word, UF_SIGNAL_ADD, 1, 0, 0);
+    case READY_QUIET:
+        rc = ufd_queue_put_signal_ready(q, &f->word, source, 8, &f->word, UF_SIGNAL_ADD, 1, 0, 0);
+        return rc ? rc : ufd_queue_quiet(q);
+    case FETCH:
+        return ufd_queue_fetch(q, UF_ATOMIC_FETCH_ADD, 8, &f->word, 1, 0, &old, 0);
+    case FENCE_GPU:
+        *source = i;
+        uf_command_payload_fence();
+        return 0;
+    case FENCE_HOST:
+        uf_store_relaxed64(&f->written, i);
+        uf_command_payload_fence();
+        return 0;
+    default:
+        nop.op = UF_COMMAND_NOP;
+        return ufd_queue_issue(q, &nop, 0, &position);
+    }
+}
 
 __global__ void round_trips(ufd_queue q, flags *f, uint64_t *source, uint64_t *cycles, uint32_t n, double *ns_per_cycle,
                             int *code)
 {
     uint64_t first_ns = uf_command_now();
     long long first = clock64();
-    uf_command quiet = {};
-    quiet.op = UF_COMMAND_QUIET;
     int rc = 0;
-    for (uint32_t i = 0; i < n && !rc; i++) {
-        uint64_t position, old;
-        long long t0 = clock64();
-        uf_store_relaxed64(&f->to_host, i + 1);
-        while (uf_load_relaxed64(&f->to_kernel) != i + 1)
-            ;
-        long long t1 = clock64();
-        if (!(rc = uf_command_reserve(&q, 1, 0, &position))) { /* nothing to make visible: no fence */
-            uf_command_write(&q, position, &quiet);
-            while (!uf_command_test(&q, &q.report->remote, position))
-                ;
+    for (uint64_t i = 0; i < n && !rc; i++) {
+        for (int way = 0; way < WAYS && !rc; way++) {
+            long long start = clock64();
+            rc = time_one(&q, f, source, way, i);
+            cycles[i * WAYS + way] = (uint64_t)(clock64() - start);
+            uf_command_payload_fence(); /* what this one stored is not the next one's to wait for */
         }
-        long long t2 = clock64();
-        *source = i;
-        if (!rc)
-            rc = ufd_queue_put_signal(&q, &f->word, source, 8, &f->word, 1, 1, 0, 0);
         if (!rc)
             rc = ufd_queue_quiet(&q);
-        long long t3 = clock64();
-        if (!rc)
-            rc = ufd_queue_fetch(&q, 6, 8, &f->word, 1, 0, &old, 0);
-        long long t4 = clock64();
-        cycles[i * WAYS + BARE] = (uint64_t)(t1 - t0);
-        cycles[i * WAYS + QUIET] = (uint64_t)(t2 - t1);
-        cycles[i * WAYS + PUT_QUIET] = (uint64_t)(t3 - t2);
-        cycles[i * WAYS + FETCH] = (uint64_t)(t4 - t3);
     }
     *ns_per_cycle = (double)(uf_command_now() - first_ns) / (double)(clock64() - first);
     *code = rc;
 }
 
+static void print_round_trips(const uint64_t *cycles, uint32_t n, double scale)
+{
+    static const char *const names[WAYS] = {"bare flag",
+                                            "bare flag behind a payload in GPU memory",
+                                            "quiet",
+                                            "put with signal, quiet",
+                                            "put with signal and quiet in one call",
+                                            "put with signal of a ready payload, quiet",
+                                            "fetching atomic",
+                                            "alone: fence after a store to GPU memory",
+                                            "alone: fence after a store to host memory",
+                                            "alone: a command without payload issued"};
+    printf("round trips of %u, kernel to host thread and back, ns:          p50      p90      p99   p50 beside bare\n", n);
+    double bare = 0;
+    for (int way = 0; way < WAYS; way++) {
+        std::vector<uint64_t> v;
+        for (uint32_t i = n / 10; i < n; i++)
+            v.push_back(cycles[(uint64_t)i * WAYS + way]);
+        std::sort(v.begin(), v.end());
+        double p50 = (double)v[v.size() / 2] * scale;
+        if (way == BARE)
+            bare = p50;
+        printf("  %-52s %8.0f %8.0f %8.0f %8.0f\n", names[way], p50, (double)v[v.size() * 9 / 10] * scale,
+               (double)v[v.size() * 99 / 100] * scale, p50 - bare);
+    }
+}
+
 static int measure_round_trips(uint32_t n)
 {
-    static const char *const names[WAYS] = {"bare flag", "quiet, no payload", "put with signal, quiet", "fetching atomic"};
     flags *f = rig_pinned<flags>(1);
     uint64_t *cycles = rig_pinned<uint64_t>((size_t)n * WAYS), *source;
     double *scale = rig_pinned<double>(1);
@@ -78,20 +135,8 @@ static int measure_round_trips(uint32_t n)
     RIG_CUDA(cudaDeviceSynchronize());
     f->stop = 1;
     echo.join();
-    int bad = *code != 0 || f->word != 2 * (uint64_t)n || r.judged != 2 * (uint64_t)n;
-    printf("round trips of %u, kernel to host thread and back, ns:          p50      p90      p99   p50 beside bare\n", n);
-    double bare = 0;
-    for (int way = 0; way < WAYS; way++) {
-        std::vector<uint64_t> v;
-        for (uint32_t i = n / 10; i < n; i++)
-            v.push_back(cycles[i * WAYS + way]);
-        std::sort(v.begin(), v.end());
-        double p50 = (double)v[v.size() / 2] * *scale;
-        if (way == BARE)
-            bare = p50;
-        printf("  %-52s %8.0f %8.0f %8.0f %8.0f\n", names[way], p50, (double)v[v.size() * 9 / 10] * *scale,
-               (double)v[v.size() * 99 / 100] * *scale, p50 - bare);
-    }
+    int bad = *code != 0 || f->word != 4 * (uint64_t)n || r.judged != 4 * (uint64_t)n;
+    print_round_trips(cycles, n, *scale);
     if (bad)
         printf("WRONG: code %d, word %llu\n", *code, (unsigned long long)f->word);
     rig_close(&r);
@@ -104,7 +149,7 @@ struct rings {
     ufd_queue ring[MAX_RINGS];
 };
 
-enum issuing { EACH_THREAD, RUNS_OF_32, EACH_WARP };
+enum issuing { EACH_THREAD, RUNS_OF_32, EACH_WARP, READY_THREAD, READY_WARP };
 
 __device__ static uf_command numbered(uint64_t *word, uint64_t name)
 {
@@ -118,16 +163,16 @@ __global__ void issue(rings all, int n_rings, issuing how, uint64_t *words, uint
     const ufd_queue *q = &all.ring[blockIdx.x % n_rings];
     uint64_t me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, *word = words + blockIdx.x % n_rings * 16;
     int rc = 0;
-    if (how == EACH_WARP) {
+    if (how == EACH_WARP || how == READY_WARP) {
         for (uint64_t i = 0; i < each && !rc; i++) {
             uf_command c = numbered(word, me * each + i);
-            rc = ufd_queue_each_warp(q, &c, true, 0);
+            rc = how == EACH_WARP ? ufd_queue_each_warp(q, &c, true, 0) : ufd_queue_each_warp_ready(q, &c, true, 0);
         }
-    } else if (how == EACH_THREAD) {
+    } else if (how == EACH_THREAD || how == READY_THREAD) {
         for (uint64_t i = 0; i < each && !rc; i++) {
             uf_command c = numbered(word, me * each + i);
             uint64_t position;
-            rc = ufd_queue_issue(q, &c, 0, &position);
+            rc = how == EACH_THREAD ? ufd_queue_issue(q, &c, 0, &position) : ufd_queue_issue_ready(q, &c, 0, &position);
         }
     } else {
         for (uint64_t i = 0; i < each && !rc; i += 32) {
@@ -234,6 +279,7 @@ int main(int argc, char **argv)
     printf("commands a second, checked:\n");
     for (int engine = 0; engine < 2; engine++) {
         wrong += measure_rate("thread, a fence each", EACH_THREAD, 1, 1, of(200000), 1, engine);
+        wrong += measure_rate("thread, payload ready", READY_THREAD, 1, 1, of(500000), 1, engine);
         wrong += measure_rate("thread, a fence in 32", RUNS_OF_32, 1, 1, of(2000000), 1, engine);
         wrong += measure_rate("warp, 32 in one go", EACH_WARP, 1, 32, of(100000), 1, engine);
         wrong += measure_rate("warps", EACH_WARP, 8, 32, of(20000), 1, engine);
@@ -241,6 +287,7 @@ int main(int argc, char **argv)
         wrong += measure_rate("warps", EACH_WARP, 32, 256, of(800), 1, engine);
         wrong += measure_rate("threads, a fence each", EACH_THREAD, 8, 128, of(500), 1, engine);
         wrong += measure_rate("threads, a fence each", EACH_THREAD, 32, 256, of(64), 1, engine);
+        wrong += measure_rate("warps, payload ready", READY_WARP, 8, 32, of(20000), 1, engine);
         for (int rings = 2; rings <= MAX_RINGS; rings *= 2)
             wrong += measure_rate("warps", EACH_WARP, 32, 32, of(20000), rings, engine);
     }

@@ -209,12 +209,11 @@ typedef struct uf_command_result {
     uint64_t value, tag;
 } uf_command_result;
 
-/* Written by producers alone; lines of their own. */
+/* Written by producers alone; a line of its own. Both are read together, in one load where the machine has that. */
 typedef struct uf_command_local {
-    uint64_t reserved; /* next free position */
-    uint64_t padding[15];
     uint64_t consumed; /* what somebody last read in the report */
-    uint64_t padding2[15];
+    uint64_t reserved; /* next free position */
+    uint64_t padding[14];
 } uf_command_local;
 
 /* What a producer is given; it may be copied. Addresses are the producer's. */
@@ -258,6 +257,20 @@ UF_SHARED_FN uint64_t uf_command_local_load(const uint64_t *p)
     return v;
 #else
     return uf_load_acquire64(p);
+#endif
+}
+
+/* Acquires both counters. They are two loads, in any order: `reserved` may be the older one, and so behind `consumed`. */
+UF_SHARED_FN void uf_command_local_counters(const uf_command_local *l, uint64_t *consumed, uint64_t *reserved)
+{
+#if defined(__CUDA_ARCH__)
+    unsigned long long a, b;
+    asm volatile("ld.acquire.gpu.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(l) : "memory");
+    *consumed = a;
+    *reserved = b;
+#else
+    *consumed = uf_load_acquire64(&l->consumed);
+    *reserved = uf_load_relaxed64(&l->reserved);
 #endif
 }
 
@@ -307,6 +320,12 @@ UF_SHARED_FN void uf_command_payload_fence(void)
 #endif
 }
 
+/* Is there anything that must be visible before it? FENCE, FLUSH and QUIET concern commands, whose order is that of their positions. */
+UF_SHARED_FN int uf_command_carries(const uf_command *c)
+{
+    return c->op >= UF_COMMAND_PUT && c->op <= UF_COMMAND_GET;
+}
+
 /* Takes over what the report says is consumed: 1 if that is beyond `used`. */
 UF_SHARED_FN int uf_command_refresh(const uf_command_ring *r, uint64_t used)
 {
@@ -314,7 +333,7 @@ UF_SHARED_FN int uf_command_refresh(const uf_command_ring *r, uint64_t used)
     /* Pairs with the release in the consumer's tell: it has read the slots before they are written again. */
     uint64_t now = uf_load_acquire64(&r->report->consumed) & UF_COMMAND_POSITION_MASK;
     while (uf_command_distance(known, now) - 1 < (uint64_t)1 << 62)
-        if (uf_command_local_exchange(&r->local->consumed, &known, now)) /* pairs with the load in uf_command_try_reserve */
+        if (uf_command_local_exchange(&r->local->consumed, &known, now)) /* pairs with the loads in uf_command_try_reserve */
             break;
     return uf_command_distance(used, now) - 1 < (uint64_t)1 << 62;
 }
@@ -323,9 +342,12 @@ UF_SHARED_FN int uf_command_refresh(const uf_command_ring *r, uint64_t used)
 UF_SHARED_FN int uf_command_try_reserve(const uf_command_ring *r, uint32_t n, uint64_t *position)
 {
     for (;;) {
-        uint64_t consumed = uf_command_local_load(&r->local->consumed); /* before `reserved`, which is never behind it */
-        uint64_t base = uf_load_relaxed64(&r->local->reserved);
-        if (uf_command_distance(consumed, base) + n > (uint64_t)1 << r->shift) {
+        uint64_t consumed, base;
+        uf_command_local_counters(r->local, &consumed, &base); /* pairs with the exchange in uf_command_refresh */
+        uint64_t used = uf_command_distance(consumed, base);
+        if (used >> 62) /* `base` is old: others have gone on */
+            continue;
+        if (used + n > (uint64_t)1 << r->shift) {
             if (!uf_command_refresh(r, consumed))
                 return 0;
             continue;
@@ -387,12 +409,18 @@ UF_SHARED_FN int uf_command_status(const uf_command_ring *r)
     return (int)(int32_t)uf_load_acquire64(&r->report->status);
 }
 
-/* Between two looks of a wait: 0 to look again, or why not. *deadline is 0 at first. */
+/* Looks of a wait before it rests. Waits for room begin behind them: a full ring has no use for many eyes. */
+enum { UF_COMMAND_EAGER = 16 };
+
+/* Between two looks of a wait: 0 to look again, or why not. *deadline is 0 at first. A short wait neither reads a clock nor rests: its
+ * look at memory across a bus takes long enough. */
 UF_SHARED_FN int uf_command_wait_turn(const uf_command_ring *r, uint32_t turn, uint64_t timeout_ns, uint64_t *deadline)
 {
-    if (turn % 64 == 0) {
+    if (turn < UF_COMMAND_EAGER)
+        return 0;
+    if (turn % 64 == UF_COMMAND_EAGER) {
         uint64_t now = uf_command_now(), time = timeout_ns ? timeout_ns : r->timeout_ns;
-        if (turn == 0)
+        if (turn == UF_COMMAND_EAGER)
             *deadline = time > ~(uint64_t)0 - now ? ~(uint64_t)0 : now + time;
         else if (now >= *deadline)
             return UF_COMMAND_ETIMEDOUT;
@@ -408,7 +436,7 @@ UF_SHARED_FN int uf_command_reserve(const uf_command_ring *r, uint32_t n, uint64
     uint64_t deadline = 0;
     if (n == 0 || n > (uint32_t)1 << r->shift)
         return UF_COMMAND_ERANGE;
-    for (uint32_t turn = 0; !uf_command_try_reserve(r, n, position); turn++) {
+    for (uint32_t turn = UF_COMMAND_EAGER; !uf_command_try_reserve(r, n, position); turn++) {
         int rc = uf_command_status(r);
         if (rc == 0)
             rc = uf_command_wait_turn(r, turn, timeout_ns, &deadline);

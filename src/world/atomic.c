@@ -114,8 +114,7 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
     uf_reach at = {0};
     if (!uf_reach_find(w, dst, (size_t)width, pe, &at))
         return refuse_word(w, dst, width);
-    uf_order_op o = {
-        .kind = UF_ORDER_ATOMIC, .op = (uint8_t)op, .width = (uint8_t)width, .operand = operand, .compare = compare};
+    uf_order_op o = {.kind = UF_ORDER_ATOMIC, .op = (uint8_t)op, .width = (uint8_t)width, .operand = operand, .compare = compare};
     if (w->peers[pe].mapped) {
         uint64_t before;
         rc = apply_near(w, &o, &at, pe, &before);

@@ -36,14 +36,20 @@ static bool finish(char *why, size_t bytes)
 
 /* ---------------------------------------------------------------- each thread its own commands */
 
-__device__ static uf_command named(uint64_t *words_, uint64_t *source, uint32_t me, uint32_t i)
+/* The payload of it is ~name. */
+__device__ static uf_command named(uint64_t *words_, const uint64_t *source, uint32_t me, uint32_t i)
 {
     uint64_t name = (uint64_t)me << 32 | i;
-    *source = ~name;
-    uf_command c = ufd_command_put_signal(words_ + 8, source, 8, words_ + 16, 1 /* UF_SIGNAL_ADD */, 1, (int)(me & 3), 0);
+    uf_command c = ufd_command_put_signal(words_ + 8, source, 8, words_ + 16, UF_SIGNAL_ADD, 1, (int)(me & 3), 0);
     c.operand = 1;
     c.compare = name;
     return c;
+}
+
+__device__ static uf_command fresh(uint64_t *words_, uint64_t *source, uint32_t me, uint32_t i)
+{
+    *source = ~((uint64_t)me << 32 | i);
+    return named(words_, source, me, i);
 }
 
 /* Thread scope: every thread for itself. */
@@ -52,7 +58,7 @@ __global__ void threads_issue(ufd_queue q, uint64_t *words_, uint64_t *sources, 
     uint32_t me = blockIdx.x * blockDim.x + threadIdx.x;
     int rc = 0;
     for (uint32_t i = 0; i < each && !rc; i++) {
-        uf_command c = named(words_, &sources[(uint64_t)me * each + i], me, i);
+        uf_command c = fresh(words_, &sources[(uint64_t)me * each + i], me, i);
         uint64_t position;
         rc = ufd_queue_issue(&q, &c, 0, &position);
     }
@@ -70,13 +76,34 @@ __global__ void warps_issue(ufd_queue q, uint64_t *words_, uint64_t *sources, ui
         bool mine = sent < each && (!(round & 1) || (threadIdx.x + round) % 3 == 0);
         uf_command c = {};
         if (mine)
-            c = named(words_, &sources[(uint64_t)me * each + sent], me, sent);
+            c = fresh(words_, &sources[(uint64_t)me * each + sent], me, sent);
         rc = ufd_queue_each_warp(&q, &c, mine, 0);
         sent += mine;
     }
     if (!rc)
         rc = ufd_queue_quiet_warp(&q);
     codes_[me] = rc;
+}
+
+/* Payloads that an earlier kernel wrote need no fence, alone or by warps. */
+__global__ void writes_payloads(uint64_t *sources, uint32_t each)
+{
+    uint32_t me = blockIdx.x * blockDim.x + threadIdx.x;
+    for (uint32_t i = 0; i < each; i++)
+        sources[(uint64_t)me * each + i] = ~((uint64_t)me << 32 | i);
+}
+
+__global__ void ready_issue(ufd_queue q, uint64_t *words_, uint64_t *sources, uint32_t each, int *codes_)
+{
+    uint32_t me = blockIdx.x * blockDim.x + threadIdx.x;
+    int rc = 0;
+    for (uint32_t i = 0; i < each && !rc; i++) {
+        uf_command c = named(words_, &sources[(uint64_t)me * each + i], me, i);
+        uint64_t position;
+        rc = i & 1 ? ufd_queue_issue_ready(&q, &c, 0, &position) : ufd_queue_each_warp_ready(&q, &c, true, 0);
+    }
+    int done = ufd_queue_quiet(&q);
+    codes_[me] = rc ? rc : done;
 }
 
 static void judge_named(rig *r, const uf_command *c)
@@ -106,6 +133,8 @@ static void every_command(const char *shape, issuer kernel, int blocks, int thre
     for (uint32_t i = 0; i < n; i++)
         codes[i] = 99;
     rig_start(&r);
+    if (kernel == ready_issue)
+        writes_payloads<<<blocks, threads>>>(payload, each);
     kernel<<<blocks, threads>>>(r.ring, words, payload, each, codes);
     finish(why, sizeof why);
     rig_stop(&r);
@@ -134,7 +163,15 @@ __global__ void blocks_issue(ufd_queue q, uint64_t *words_, uint64_t *sources, u
     for (uint32_t i = 0; i < each && !rc; i++) {
         for (uint32_t k = threadIdx.x; k < BLOCK_WORDS; k += blockDim.x)
             mine[i * BLOCK_WORDS + k] = ((uint64_t)blockIdx.x << 32 | i) * BLOCK_WORDS + k;
-        rc = ufd_queue_put_signal_block(&q, words_ + 8, mine + i * BLOCK_WORDS, BLOCK_WORDS * 8, words_ + 16, 1, 1, 0, 0);
+        if (i & 1) { /* and wait: the word has been updated at least as often as this block was quiet */
+            rc = ufd_queue_put_signal_quiet_block(&q, words_ + 8, mine + i * BLOCK_WORDS, BLOCK_WORDS * 8, words_ + 16,
+                                                  UF_SIGNAL_ADD, 1, 0, 0);
+            if (!rc && uf_load_relaxed64(words_ + 16) <= i)
+                rc = 1;
+        } else {
+            rc = ufd_queue_put_signal_block(&q, words_ + 8, mine + i * BLOCK_WORDS, BLOCK_WORDS * 8, words_ + 16, UF_SIGNAL_ADD,
+                                            1, 0, 0);
+        }
     }
     int done = ufd_queue_quiet_block(&q);
     if (threadIdx.x == blockDim.x - 1) /* all return the same */
@@ -182,10 +219,10 @@ __global__ void fetchers(ufd_queue q, uint64_t *word, uint64_t *olds, uint32_t e
     uint32_t me = blockIdx.x * blockDim.x + threadIdx.x;
     int rc = 0;
     for (uint32_t i = 0; i < each && !rc; i++)
-        rc = ufd_queue_fetch(&q, 6 /* UF_ATOMIC_FETCH_ADD */, 8, word, 1, 0, &olds[(uint64_t)me * each + i], 1);
+        rc = ufd_queue_fetch(&q, UF_ATOMIC_FETCH_ADD, 8, word, 1, 0, &olds[(uint64_t)me * each + i], 1);
     uint64_t old = 0;
     if (!rc)
-        rc = ufd_queue_fetch_block(&q, 5 /* UF_ATOMIC_FETCH */, 8, word + 1, 0, 0, &old, 1);
+        rc = ufd_queue_fetch_block(&q, UF_ATOMIC_FETCH, 8, word + 1, 0, 0, &old, 1);
     codes_[me] = rc ? rc : old == 77 ? 0 : 1;
 }
 
@@ -236,7 +273,8 @@ static void an_error_ends_waits_and_loses_nothing(void)
     makes_a_mistake<<<1, 1>>>(r.ring, words, codes);
     finish(why, sizeof why);
     rig_stop(&r);
-    bool codes_right = !codes[0] && !codes[1] && !codes[2] && !codes[3] && codes[4] == -10 && codes[5] == -10 && codes[6] == -10;
+    bool codes_right = !codes[0] && !codes[1] && !codes[2] && !codes[3] && codes[4] == UF_ERANGE && codes[5] == UF_ERANGE &&
+                       codes[6] == UF_ERANGE;
     int rc = uf_command_queue_status(r.queue);
     bool sentence = rc == UF_ERANGE && strstr(uf_error_message(), "command 1:") && strstr(uf_error_message(), "no PE 4");
     snprintf(why, sizeof why, "codes %d %d %d, word %llu, %s", codes[4], codes[5], codes[6], (unsigned long long)words[32],
@@ -298,7 +336,8 @@ static void no_wait_is_without_an_end(void)
     rig_open(&r, SHIFT, FIRST_63, SHORT_NS);
     fills_the_ring<<<1, 1>>>(r.ring, codes);
     finish(why, sizeof why);
-    bool holds = codes[0] == -4 && codes[1] == DEPTH && codes[2] == -4 && codes[3] == -4 && codes[4] == DEPTH;
+    bool holds = codes[0] == UF_ETIMEDOUT && codes[1] == DEPTH && codes[2] == UF_ETIMEDOUT && codes[3] == UF_ETIMEDOUT &&
+                 codes[4] == DEPTH;
     snprintf(why, sizeof why, "codes %d, %d commands, %d, %d, reserved %d", codes[0], codes[1], codes[2], codes[3], codes[4]);
     verdict("with nobody consuming every wait times out, and a full ring gives no slot away", holds, why);
     rig_close(&r);
@@ -373,6 +412,7 @@ int main(void)
         every_command("warps", warps_issue, 32, 256, 60, first);
         every_command("each thread for itself", threads_issue, 8, 64, 100, first);
         every_command("each thread for itself", threads_issue, 32, 128, 10, first);
+        every_command("payloads of an earlier kernel", ready_issue, 8, 64, 100, first);
     }
     a_block_speaks_for_its_threads();
     every_fetch_gets_its_own_value();

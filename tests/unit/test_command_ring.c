@@ -90,13 +90,18 @@ static int sound(void *arg)
     return r->world ? uf_fail(r->world, "the world has ended") : UF_OK;
 }
 
-static uf_command_queue *add_queue(rig *r, uint64_t first)
+static uf_command_queue *add_queue_in(rig *r, uint64_t first, const uf_command_memory *memory)
 {
     const uf_command_edges edges = {r, resolve, apply, sound};
-    const uf_command_params params = {SHIFT, RESULTS, LONG_NS, first, &r->ctx, &uf_command_memory_plain, &edges};
+    const uf_command_params params = {SHIFT, RESULTS, LONG_NS, first, &r->ctx, memory, &edges};
     uf_command_queue *q;
     assert_int_equal(uf_command_queue_create(r->engine, &params, &q), UF_OK);
     return q;
+}
+
+static uf_command_queue *add_queue(rig *r, uint64_t first)
+{
+    return add_queue_in(r, first, &uf_command_memory_plain);
 }
 
 static void open_rig(rig *r, uint64_t first)
@@ -250,6 +255,110 @@ static void fetched_values_come_to_whom_they_belong(void **state)
                     assert_int_equal(value, round * 10);
                 }
         }
+        close_rig(&r);
+    }
+}
+
+/* ---------------------------------------------------------------- between two stores of the consumer */
+
+/* Waiters look at any moment, so what they may conclude must hold before and after each store that the consumer makes. */
+typedef struct witness {
+    rig *r;
+    uint64_t first, wrong_at;                  /* where the ring began; the position of its wrong command */
+    uint64_t position[RESULTS], want[RESULTS]; /* of fetches: position, and the value that belongs to it */
+    uint32_t fetches, plain;                   /* commands that `resolve` does not see */
+    uint64_t looks, answers;
+} witness;
+
+static void look(witness *w)
+{
+    const uf_command_ring *ring = w->r->ring;
+    if (!ring) /* not made yet */
+        return;
+    w->looks++;
+    for (uint32_t i = 0; i < w->fetches; i++)
+        if (uf_load_acquire64(&ring->results[i].tag) == uf_command_tag(w->position[i])) {
+            assert_int_equal(ring->results[i].value, w->want[i]);
+            w->answers++;
+        }
+    uint64_t consumed = uf_load_acquire64(&ring->report->consumed), local = uf_load_acquire64(&ring->report->local),
+             remote = uf_load_acquire64(&ring->report->remote);
+    /* No slot is given back before its command has been taken. */
+    assert_true(uf_command_distance(w->first, consumed & UF_COMMAND_POSITION_MASK) <= w->r->resolved + w->plain);
+    if ((consumed | local | remote) & UF_COMMAND_TROUBLE)
+        assert_int_not_equal(uf_command_status(ring), 0);
+    if (uf_command_status(ring))
+        assert_int_equal(ring->report->position, w->wrong_at);
+}
+
+static void store_and_look(void *arg, uint64_t *host, uint64_t value)
+{
+    look(arg);
+    uf_store_release64(host, value);
+    look(arg);
+}
+
+static void a_waiter_concludes_nothing_wrong_between_any_two_stores(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
+        for (uint32_t bad = 0; bad <= RESULTS; bad++) {
+            static rig r;
+            witness w = {.r = &r, .first = starts[s], .plain = 2, .wrong_at = UINT64_MAX};
+            const uf_command_memory memory = {&w, uf_command_memory_plain.alloc, uf_command_memory_plain.free, store_and_look};
+            const uf_command quiet = {.op = UF_COMMAND_QUIET};
+            open_rig(&r, 0);
+            assert_true(uf_command_queue_destroy(r.queue));
+            r.ring = NULL;
+            r.queue = add_queue_in(&r, starts[s], &memory);
+            r.ring = uf_command_queue_ring(r.queue);
+            for (uint32_t i = 0; i < RESULTS; i++) {
+                if (i == bad) {
+                    uf_command c = add(&r.words[60], 1);
+                    c.pe = PES;
+                    w.wrong_at = push(r.ring, &c);
+                }
+                uf_command c = add(&r.words[i], 5);
+                c.atomic = UF_ATOMIC_FETCH_ADD;
+                assert_int_equal(uf_command_claim(r.ring, i, &c.result), 1);
+                assert_int_equal(c.result, i);
+                r.words[i] = w.want[i] = 1000 + i;
+                w.position[i] = push(r.ring, &c);
+                w.fetches = i + 1;
+            }
+            push(r.ring, &quiet);
+            settle(&r);
+            assert_true(w.looks > 2 * RESULTS && w.answers >= RESULTS);
+            assert_int_equal(uf_command_queue_status(r.queue), bad < RESULTS ? UF_ERANGE : UF_OK);
+            close_rig(&r);
+        }
+}
+
+/* What is not consumed is not given out again, wherever the consumer stands in the ring and however often it has gone round. */
+static void no_slot_is_given_out_before_its_command_is_taken(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof starts / sizeof *starts; s++) {
+        static rig r;
+        uint64_t position = 0;
+        open_rig(&r, starts[s]);
+        uf_command c = add(&r.words[0], 1);
+        for (uint64_t lead = 0; lead < 2 * DEPTH + 3; lead++) {
+            /* The first of a full ring is torn: nothing behind it is consumed. */
+            assert_int_equal(uf_command_try_reserve(r.ring, 1, &position), 1);
+            for (uint64_t i = 1; i < DEPTH; i++)
+                push(r.ring, &c);
+            settle(&r);
+            uint64_t more;
+            for (uint32_t n = 1; n <= DEPTH; n++)
+                assert_int_equal(uf_command_try_reserve(r.ring, n, &more), 0);
+            uf_command_write(r.ring, position, &c);
+            settle(&r);
+            assert_int_equal(r.words[0], (lead + 1) * DEPTH + lead);
+            push(r.ring, &c); /* the next round begins one slot further on */
+            settle(&r);
+        }
+        assert_int_equal(uf_command_queue_status(r.queue), UF_OK);
         close_rig(&r);
     }
 }
@@ -514,6 +623,8 @@ int main(void)
         cmocka_unit_test(a_full_ring_refuses_and_changes_nothing),
         cmocka_unit_test(a_torn_writer_holds_up_its_own_ring_only),
         cmocka_unit_test(fetched_values_come_to_whom_they_belong),
+        cmocka_unit_test(a_waiter_concludes_nothing_wrong_between_any_two_stores),
+        cmocka_unit_test(no_slot_is_given_out_before_its_command_is_taken),
         cmocka_unit_test(a_wrong_command_is_told_and_loses_nothing_of_the_others),
         cmocka_unit_test(bytes_that_no_producer_wrote_are_an_error_of_their_position),
         cmocka_unit_test(the_end_of_the_world_ends_every_wait),
