@@ -338,16 +338,13 @@ UF_SHARED_FN int uf_command_refresh(const uf_command_ring *r, uint64_t used)
     return uf_command_distance(used, now) - 1 < (uint64_t)1 << 62;
 }
 
-/* Takes `n` slots in a row: 1, and the first position; 0 and nothing has changed: no room. Any number of threads. */
+/* Takes `n` slots in a row: 1, and the first position; 0 and nothing has changed: no room as far as was seen. Any number of threads. */
 UF_SHARED_FN int uf_command_try_reserve(const uf_command_ring *r, uint32_t n, uint64_t *position)
 {
     for (;;) {
         uint64_t consumed, base;
         uf_command_local_counters(r->local, &consumed, &base); /* pairs with the exchange in uf_command_refresh */
-        uint64_t used = uf_command_distance(consumed, base);
-        if (used >> 62) /* `base` is old: others have gone on */
-            continue;
-        if (used + n > (uint64_t)1 << r->shift) {
+        if (uf_command_distance(consumed, base) + n > (uint64_t)1 << r->shift) { /* full, or `base` is the older one */
             if (!uf_command_refresh(r, consumed))
                 return 0;
             continue;
