@@ -197,7 +197,7 @@ static void judge(rig *r, const uf_command *c)
 /* The ring alone: what any consumer has to do. */
 static void consume(rig *r, uint64_t n, uint64_t *sum)
 {
-    uint64_t words[UF_COMMAND_WORDS], at = 0;
+    uint64_t words[UF_COMMAND_WORDS], at = 0, all = 0;
     uf_command c;
     uf_command_report *report = const_cast<uf_command_report *>(r->ring.report);
     while (at < n) {
@@ -206,20 +206,20 @@ static void consume(rig *r, uint64_t n, uint64_t *sum)
             if (uf_command_decode(words, at, &c))
                 r->faults++;
             judge(r, &c);
-            *sum += c.operand;
+            all += c.operand;
             at++;
         }
         if (at != first)
             uf_store_release64(&report->consumed, at);
     }
+    *sum = all;
 }
 
 static int measure_rate(const char *shape, issuing how, int blocks, int threads, uint64_t each, int n_rings, bool engine)
 {
     rig r[MAX_RINGS];
     rings all;
-    uint64_t *words = rig_pinned<uint64_t>(16 * MAX_RINGS), sums[MAX_RINGS][8] = {}, n = (uint64_t)blocks * threads * each,
-             sum = 0;
+    uint64_t *words = rig_pinned<uint64_t>(16 * MAX_RINGS), sums[MAX_RINGS] = {}, n = (uint64_t)blocks * threads * each, sum = 0;
     int *code = rig_pinned<int>(1);
     for (int i = 0; i < n_rings; i++) {
         rig_open(&r[i], SHIFT, 0, LONG_NS);
@@ -231,7 +231,7 @@ static int measure_rate(const char *shape, issuing how, int blocks, int threads,
         if (engine)
             rig_start(&r[i]);
         else
-            consumers.emplace_back(consume, &r[i], n / n_rings, &sums[i][0]);
+            consumers.emplace_back(consume, &r[i], n / n_rings, &sums[i]);
     }
     auto start = std::chrono::steady_clock::now();
     issue<<<blocks, threads>>>(all, n_rings, how, words, each, code);
@@ -251,7 +251,7 @@ static int measure_rate(const char *shape, issuing how, int blocks, int threads,
     for (int i = 0; i < n_rings; i++) {
         rig_stop(&r[i]);
         faults += r[i].faults + (uf_command_queue_status(r[i].queue) != 0);
-        sum += engine ? words[16 * i] : sums[i][0];
+        sum += engine ? words[16 * i] : sums[i];
         rig_close(&r[i]);
     }
     bool wrong = e != cudaSuccess || *code || faults || sum != n * (n - 1) / 2;

@@ -341,18 +341,18 @@ UF_SHARED_FN int uf_command_refresh(const uf_command_ring *r, uint64_t used)
 /* Takes `n` slots in a row: 1, and the first position; 0 and nothing has changed: no room as far as was seen. Any number of threads. */
 UF_SHARED_FN int uf_command_try_reserve(const uf_command_ring *r, uint32_t n, uint64_t *position)
 {
+    uint64_t consumed, base;
+    uf_command_local_counters(r->local, &consumed, &base); /* pairs with the exchange in uf_command_refresh */
     for (;;) {
-        uint64_t consumed, base;
-        uf_command_local_counters(r->local, &consumed, &base); /* pairs with the exchange in uf_command_refresh */
         if (uf_command_distance(consumed, base) + n > (uint64_t)1 << r->shift) { /* full, or `base` is the older one */
             if (!uf_command_refresh(r, consumed))
                 return 0;
-            continue;
-        }
-        if (uf_command_local_take(&r->local->reserved, &base, (base + n) & UF_COMMAND_POSITION_MASK)) {
+            uf_command_local_counters(r->local, &consumed, &base);
+        } else if (uf_command_local_take(&r->local->reserved, &base, (base + n) & UF_COMMAND_POSITION_MASK)) {
             *position = base;
             return 1;
         }
+        /* Others were faster: `base` is where they are, and a `consumed` of before is on the safe side. */
     }
 }
 

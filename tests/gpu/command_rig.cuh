@@ -66,8 +66,8 @@ static inline void rig_free(void *arg, uf_command_place place, void *host, void 
     RIG_CUDA(place == UF_COMMAND_LOCAL ? cudaFree(device) : cudaFreeHost(host));
 }
 
-/* One endpoint and its queue. */
-struct rig {
+/* One endpoint and its queue. Consumers side by side count in their own lines. */
+struct alignas(128) rig {
     uf_engine *engine;
     uf_order_ctx ctx;
     uf_command_queue *queue;
