@@ -134,6 +134,7 @@ static void load(bench *b, const char *const *environment, uint32_t n_rails)
                                       .n_rails = n_rails,
                                       .imm_bits = 32,
                                       .imm_placed = true,
+                                      .write_placed = true,
                                       .needs_desc = true,
                                       .max_message = 1 << 30,
                                       .tx_depth = 1024,
