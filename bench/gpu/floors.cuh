@@ -8,9 +8,9 @@
 
 #include "kernels.cuh"
 
-/* A ping-pong of words: polled relaxed; polled with acquire; 16 bytes at once; sent with a release; with 8 bytes of payload before the release.
- * Both sides at once (a barrier): without a fence, with one. */
-enum { BARE_RELAXED, BARE_ACQUIRE, BARE_PAIR, BARE_RELEASE, BARE_PUT, BARE_SYNC, BARE_BARRIER };
+/* A ping-pong of words: polled relaxed; so with a second load half a trip behind the first; polled with acquire; 16 bytes at once;
+ * sent with a release; with 8 bytes of payload before the release. Both sides at once (a barrier): without a fence, with one. */
+enum { BARE_RELAXED, BARE_TWICE, BARE_ACQUIRE, BARE_PAIR, BARE_RELEASE, BARE_PUT, BARE_SYNC, BARE_BARRIER };
 
 template <int Kind> static __device__ __forceinline__ void bare_send(uint64_t *there, uint64_t v)
 {
@@ -31,6 +31,20 @@ template <int Kind> static __device__ __forceinline__ void bare_send(uint64_t *t
 template <int Kind> static __device__ __forceinline__ void bare_await(const uint64_t *here, uint64_t v)
 {
     uint64_t low = 0, high = 0;
+    if (Kind == BARE_TWICE) {
+        low = ufd_ptx_load_relaxed(here);
+        for (long long start = clock64(); clock64() - start < 250;)
+            ;
+        high = ufd_ptx_load_relaxed(here);
+        for (;;) { /* each is awaited only when its turn comes */
+            if (low >= v)
+                return;
+            low = ufd_ptx_load_relaxed(here);
+            if (high >= v)
+                return;
+            high = ufd_ptx_load_relaxed(here);
+        }
+    }
     if (Kind == BARE_PAIR) {
         do
             ufd_ptx_load_pair(here, &low, &high);

@@ -119,6 +119,7 @@ template <int Kind> static double bare_of(bench *b, const char *policy)
 static void latencies(bench *b)
 {
     bare_of<BARE_RELAXED>(b, "bare word, polled relaxed");
+    bare_of<BARE_TWICE>(b, "bare word, two loads under way");
     bare_of<BARE_ACQUIRE>(b, "bare word, polled with acquire");
     bare_of<BARE_PAIR>(b, "bare 16 bytes");
     bare_of<BARE_RELEASE>(b, "bare word, sent with release");
