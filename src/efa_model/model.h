@@ -74,6 +74,22 @@ int uf_model_create(const uf_model_params *params, uint64_t seed, uf_model **mod
 /* Frees everything. The callers' memory is not touched. */
 void uf_model_destroy(uf_model *model);
 
+/* A model that several processes run in turns, in real time: all its memory lies at addresses that are the same in each of them.
+ * Who runs it says so with uf_model_enter, under a lock that all share; plain queue pairs only. */
+typedef struct uf_model_host {
+    void *arg;
+    uint32_t owner; /* names this process, not 0: memory registered in its turn is its own */
+    /* As realloc and free, but new memory is zero and aligned to 128. */
+    void *(*resize)(void *arg, void *p, size_t bytes);
+    void (*release)(void *arg, void *p);
+    /* Between the memory of two owners; 0 is the model's. False: one of them has ended. */
+    bool (*copy)(void *arg, uint32_t to_owner, void *to, uint32_t from_owner, const void *from, size_t bytes);
+} uf_model_host;
+
+int uf_model_create_shared(const uf_model_params *params, uint64_t seed, const uf_model_host *host, uf_model **model);
+/* `host` must live until the next call; it is this process's own. */
+void uf_model_enter(uf_model *model, const uf_model_host *host);
+
 /* ---- Time ---- */
 
 /* Nanoseconds of virtual time since creation. */
@@ -84,6 +100,9 @@ uint64_t uf_model_next(uf_model *model);
 bool uf_model_step(uf_model *model);
 /* Does all events up to `until`, and then it is `until` (if that is later than now). */
 void uf_model_run(uf_model *model, uint64_t until);
+/* The same for a clock that runs by itself: plain doorbells found now were rung since the last look, so they count from `until` on and
+ * not from where time stood before. */
+void uf_model_catch_up(uf_model *model, uint64_t until);
 
 /* ---- NICs and what they know ---- */
 
@@ -95,6 +114,8 @@ void uf_model_nic_gid(const uf_model_nic *nic, uint8_t gid[16]);
 void uf_model_nic_abilities(uf_model_nic *nic, bool can_read, bool can_write);
 /* The NIC neither sends, answers nor touches memory from now on. */
 void uf_model_nic_kill(uf_model_nic *nic);
+/* What the NIC can do now; false if it was killed. */
+bool uf_model_nic_alive(const uf_model_nic *nic, bool *can_read, bool *can_write);
 
 enum { UF_MODEL_LOCAL = 1, UF_MODEL_REMOTE_READ = 2, UF_MODEL_REMOTE_WRITE = 4 };
 

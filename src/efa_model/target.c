@@ -52,6 +52,15 @@ static bool ready(uf_model *m, model_qp *qp)
     return uf_model_receives(m, qp) > 0 && !uf_model_chance(m, m->p.rnr_storm_ppm);
 }
 
+/* The target died before it could answer: the sender tries again until it gives up. */
+static bool died(uf_model *m, message *msg)
+{
+    if (!m->nics[msg->target_nic]->dead)
+        return false;
+    add(m, msg, m->now + m->p.rto_ns, EVENT_RETRANSMIT, 0, 0, NULL);
+    return true;
+}
+
 /* B11: 0, or the status. Unless the knob says otherwise nothing of a message that leaves the range is placed. */
 static unsigned check_remote(const uf_model *m, const message *msg, const model_qp *qp, uint32_t packet)
 {
@@ -90,7 +99,7 @@ static void complete(uf_model *m, message *msg)
 
 void uf_model_placed(uf_model *m, message *msg)
 {
-    if (++msg->placed == msg->packets && !msg->answered)
+    if (++msg->placed == msg->packets && !msg->answered && !died(m, msg))
         complete(m, msg);
 }
 
@@ -218,12 +227,12 @@ static unsigned scatter(uf_model *m, const model_qp *qp, const receive *r, const
         const model_mr *mr = uf_model_find_mr(qp->nic, (uint32_t)(w >> 32) & UF_EFA_LKEY_MAX, false);
         if (!mr || !uf_model_mr_covers(mr, qp->o.pd, address, part, UF_MODEL_LOCAL))
             return UF_EFA_INVALID_LKEY;
-        for (uint64_t j = 0; j < part; j++)
-            ((unsigned char *)(uintptr_t)address)[j] = bytes[j];
+        const span to = {(unsigned char *)(uintptr_t)address, mr->owner}, from = {(unsigned char *)(uintptr_t)bytes, 0};
+        if (!uf_model_copy(m, to, from, part))
+            return UF_EFA_REMOTE_ABORT;
         bytes += part;
         n -= part;
     }
-    (void)m;
     return 0;
 }
 
@@ -253,7 +262,7 @@ static unsigned take_receive(uf_model *m, message *msg, model_qp *qp, uf_efa_cqe
 void uf_model_deliver(uf_model *m, message *msg)
 {
     model_qp *qp = target_qp(m, msg);
-    if (msg->answered || m->nics[msg->target_nic]->dead)
+    if (msg->answered || died(m, msg))
         return;
     if (!qp) {
         uf_model_answer(m, msg, UF_EFA_REMOTE_QPN);

@@ -231,11 +231,11 @@ static void fill(uf_model *m, message *msg, model_qp *qp, const fetched *f)
     msg->packets = packets ? (uint32_t)packets : 1;
 }
 
-static bool make_seen(message *msg)
+static bool make_seen(uf_model *m, message *msg)
 {
     uint32_t words = (msg->packets + 63) / 64;
     if (words > msg->seen_words) {
-        uint64_t *seen = realloc(msg->seen, words * sizeof(*seen));
+        uint64_t *seen = uf_model_resize(m, msg->seen, words * sizeof(*seen));
         if (!seen)
             return false;
         msg->seen = seen;
@@ -255,7 +255,7 @@ static void start(uf_model *m, model_qp *qp, const fetched *f)
     }
     fill(m, msg, qp, f);
     unsigned status = check_work(m, qp, msg);
-    if (!status && !make_seen(msg))
+    if (!status && !make_seen(m, msg))
         status = UF_EFA_QP_ERROR;
     if (status) {
         uf_model_tx_cqe(m, qp, msg->id, msg->op, status);
@@ -314,6 +314,8 @@ void uf_model_qp_break(uf_model *m, model_qp *qp)
     while (qp->first != UF_MODEL_NONE) {
         uf_model_end_early(m, uf_model_message(m, qp->first), UF_EFA_FLUSHED);
     }
+    if (qp->nic->dead)
+        return;
     uf_model_fetch(m, qp, qp->rung); /* posted and not yet fetched */
     uf_efa_cqe cqe = {.status = UF_EFA_FLUSHED, .ah = UF_EFA_AH_UNKNOWN};
     for (uint32_t n = uf_model_receives(m, qp); n > 0; n--) {

@@ -5,6 +5,7 @@
  * submitting. Mapped peers have nothing to complete: what the caller stored is in memory. */
 #include "base/error.h"
 #include "world/world.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MARKS = 64 }; /* lanes completed at a time: bounds the stack, not the number of peers */
@@ -26,6 +27,7 @@ int uf_ctx_create_locked(uf_world *w, const uf_ctx_options *options, uf_ctx **ct
     c->world = w;
     c->order.window = window;
     c->order.ordered = options && options->flags & UF_ORDERED;
+    c->order.number = w->contexts_made++;
     pthread_mutex_init(&c->opening, NULL);
     c->next = w->contexts;
     w->contexts = c;
@@ -59,15 +61,26 @@ void uf_ctx_free(uf_ctx *ctx)
     free(ctx);
 }
 
+/* A lane that is closed is another context's soon, so it is forgotten at once: this one may have to live on. */
 static int close_lanes(uf_ctx *ctx, uint64_t deadline)
 {
     uf_world *w = ctx->world;
+    /* All begin at once: each waits for an answer of its peer. */
+    for (int pe = 0; pe < w->n_pes; pe++) {
+        uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
+        if (lane && uf_engine_lane_close(w->engine, lane) == UF_OK)
+            atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
+    }
     for (int pe = 0; pe < w->n_pes; pe++) {
         uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
         int rc;
         for (uint32_t round = 0; lane && (rc = uf_engine_lane_close(w->engine, lane)) == UF_EAGAIN; round++)
-            if ((rc = uf_world_wait_step(w, round, deadline)))
-                return rc;
+            if ((rc = uf_world_wait_step(w, round, deadline))) {
+                char how[256];
+                uf_engine_describe(w->engine, (uint32_t)pe, how, sizeof how);
+                return rc == UF_ETIMEDOUT ? uf_fail(rc, "PE %d: the lane to PE %d cannot be closed: %s", w->pe, pe, how) : rc;
+            }
+        atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
     }
     return UF_OK;
 }
@@ -107,9 +120,12 @@ int uf_ctx_destroy(uf_ctx *ctx)
     if (rc != UF_ETIMEDOUT)
         uf_ctx_retire(ctx);
     pthread_mutex_unlock(&w->contexts_lock);
-    if (rc == UF_ETIMEDOUT)
-        return uf_fail(rc, "PE %d: uf_ctx_destroy: operations of the context are not complete after %llu ms; it lives on", w->pe,
-                       (unsigned long long)(w->timeout_ns / 1000000));
+    if (rc == UF_ETIMEDOUT) {
+        char why[UF_ERROR_BYTES];
+        snprintf(why, sizeof why, "%s", uf_error_message());
+        return uf_fail(rc, "uf_ctx_destroy had no end within %llu ms, the context lives on: %s",
+                       (unsigned long long)(w->timeout_ns / 1000000), why);
+    }
     if (!rc)
         uf_ctx_free(ctx);
     return rc;
@@ -182,7 +198,7 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
                                w->pe, remote ? "quiet" : "flush", p[i].pe, how);
             }
             if (rc)
-                return rc;
+                return uf_world_first_cause(w, rc);
         }
     }
     return uf_world_check(w);
@@ -206,8 +222,10 @@ static int complete_test(uf_ctx *ctx, bool remote)
         int n = mark_some(ctx, &at, last, remote, p);
         for (int i = 0; i < n; i++) {
             int rc = uf_engine_mark_test(w->engine, p[i].lane, &p[i].mark);
+            if (rc == UF_EAGAIN)
+                return uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe);
             if (rc)
-                return rc == UF_EAGAIN ? uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe) : rc;
+                return uf_world_first_cause(w, rc);
         }
     }
     return uf_world_check(w);

@@ -32,10 +32,11 @@ typedef struct uf_region {
     uint32_t index;
     unsigned char *base; /* here */
     size_t bytes;
-    size_t heap_offset;  /* of a heap segment; SIZE_MAX for a window */
-    uf_mr *mr;           /* NULL without a network */
-    uf_fabric_key *keys; /* [n_pes * n_rails]; NULL without a network */
-    uint64_t *addresses; /* [n_pes] of a window: where it lies in its owner's process; NULL for heap segments */
+    size_t heap_offset;       /* of a heap segment; SIZE_MAX for a window */
+    uf_engine_mr *mr;         /* NULL without a network */
+    uf_fabric_key *keys;      /* [n_pes] as operations carry them; NULL without a network */
+    uf_fabric_key *rail_keys; /* [n_pes * n_rails] that they name, with several rails */
+    uint64_t *addresses;      /* [n_pes] of a window: where it lies in its owner's process; NULL for heap segments */
 } uf_region;
 
 struct uf_window {
@@ -82,6 +83,7 @@ struct uf_world {
     uf_driver setup_driver;      /* the same with progress in relax(), for the bootstrap */
     uf_bootstrap *bootstrap;
     uf_fabric *fabric; /* NULL if every peer is mapped */
+    uint32_t n_rails;  /* that all PEs have */
     uf_engine *engine;
     uf_local_identity identity;
     uf_peer *peers;
@@ -105,15 +107,18 @@ struct uf_world {
 
     pthread_mutex_t contexts_lock; /* of the list, and of its end: a barrier holds it while it completes them */
     uf_ctx *contexts;
+    uint32_t contexts_made;
     uf_ctx *default_ctx;
     uf_ctx *abandoned;   /* destroyed while their lanes could not be closed: freed with the world */
     uf_counters retired; /* of destroyed contexts */
     uf_teams *teams;
 
-    _Atomic int status;   /* the first error that ended the world */
-    char why[1024];       /* its sentence: written once, before status */
-    _Atomic int claimed;  /* who writes `why` */
-    _Atomic bool closing; /* ends of connections are no news any more */
+    _Atomic int status;          /* the first error that ended the world */
+    char why[1024];              /* its sentence: written once, before status */
+    _Atomic int claimed;         /* who writes `why` */
+    _Atomic bool closing;        /* ends of connections are no news any more */
+    _Atomic uint64_t next_watch; /* when the watchdog looks again */
+    _Atomic bool stuck;          /* it has told of a lane that is stuck */
     _Atomic uint64_t signals_applied;
 
     _Atomic int pool_lock;
@@ -127,6 +132,8 @@ struct uf_world {
 void uf_world_fail(uf_world *w, int code, const char *why);
 /* UF_OK, or the world's error with its sentence in this thread's message. */
 int uf_world_check(uf_world *w);
+/* `rc` of an operation, or the world's error if it has one: a lane that ended has ended the world, whose first error says why. */
+int uf_world_first_cause(uf_world *w, int rc);
 /* For wait loops: progress, then the driver's relax, and every 64 rounds the clock and the world's soundness. UF_OK to look again,
  * UF_ETIMEDOUT (no sentence made) past the deadline, or the world's error. */
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline);

@@ -52,7 +52,8 @@ enum {
     SEEN_NO_IMMEDIATES = 1u << 21,
     SEEN_BY_RECEIPT = 1u << 22,
     SEEN_RAIL_ERROR = 1u << 23,
-    SEEN_KINDS = 24,
+    SEEN_REOPENED = 1u << 24,
+    SEEN_KINDS = 25,
 };
 
 typedef struct run_options {
@@ -90,6 +91,7 @@ typedef struct lane_record {
     uint16_t fence;              /* operations before the last fence */
     uint16_t sets_posted, sets_applied;
     uint64_t fence_epoch;
+    bool closing; /* nothing is submitted any more; another takes its place when it is closed */
 } lane_record;
 
 typedef struct mark_record {
@@ -127,9 +129,9 @@ typedef struct pe {
     uf_order_ctx ctx[MAX_CTX];
     lane_record lane[MAX_CTX][MAX_PES];
     cq cq[MAX_RAILS];
-    uint32_t stalled; /* steps for which it does nothing */
-    bool held;        /* stalled until the workload says otherwise */
-    bool rail_told[MAX_RAILS];
+    uint32_t stalled;              /* steps for which it does nothing */
+    bool held;                     /* stalled until the workload says otherwise */
+    uint32_t rail_told[MAX_RAILS]; /* peers to which it knows the rail to be broken, as bits */
     bool flow_failed[MAX_PES], flow_told[MAX_PES];
     bool quiet[MAX_PES];                                /* a request for a receipt is under way to that peer */
     uint32_t lost_adds[MAX_PES], lost_arrived[MAX_PES]; /* of a broken rail: adds without CQE, and those that had come */
@@ -149,11 +151,14 @@ typedef struct world {
     uint64_t random;
     uf_order_config config;
     uint32_t n_pes, n_ctx, n_ops, max_ops;
-    uint32_t refuse;  /* of 256 posts so many are refused */
-    uint32_t held_pe; /* n_pes: nobody */
-    bool dead_pe;     /* the held one never comes back */
-    bool rail_broken[MAX_RAILS];
-    uint32_t break_at; /* number of operations after which a rail breaks; UINT32_MAX: never */
+    uint32_t refuse;                 /* of 256 posts so many are refused */
+    uint32_t held_pe;                /* n_pes: nobody */
+    bool dead_pe;                    /* the held one never comes back */
+    bool focus;                      /* most of what happens is on one lane, marks and fences are frequent: its batches run out */
+    uint32_t rail_broken[MAX_RAILS]; /* PEs whose rail broke, as bits */
+    uint32_t break_at;               /* number of operations after which a rail breaks; UINT32_MAX: never */
+    uint32_t break_more_at;          /* the same for a second one */
+    bool break_in_look, break_due;   /* the first one breaks while a PE looks at its CQs */
     uint64_t steps;
     pe pes[MAX_PES];
     op_record ops[MAX_OPS];
@@ -221,8 +226,9 @@ typedef struct edge_arg {
 int network_post(world *w, uint32_t src, const uf_wr *wr);
 bool network_move(world *w); /* one random WR does its next thing; false if nothing could */
 bool network_consume(world *w, uint32_t pe, uint32_t most);
-void network_break_rail(world *w, uint32_t rail);
-void network_tell_rail(world *w, uint32_t pe, uint32_t rail);
+void network_break_one(world *w);
+void network_break_rail(world *w, uint32_t pes, uint32_t rail); /* of the PEs whose bit is set */
+void network_tell_rail(world *w, uint32_t pe, uint32_t peers, uint32_t rail);
 
 /* order_workload.c */
 void run_seed(const run_options *options, run_result *result);

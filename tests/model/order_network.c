@@ -12,13 +12,20 @@ static uint32_t op_of_address(uint64_t local)
     return (uint32_t)(local >> 8);
 }
 
+/* Between whom a rail is broken, as bits of the peers of `index`. */
+static uint32_t broken_to(const world *w, uint32_t index, uint32_t rail)
+{
+    uint32_t broken = w->rail_broken[rail];
+    return broken >> index & 1 ? (1u << w->n_pes) - 1 : broken;
+}
+
 int network_post(world *w, uint32_t src, const uf_wr *wr)
 {
     pe *p = &w->pes[src];
     if (chance(w, w->refuse) || w->n_wire == MAX_WIRE)
         return UF_EAGAIN;
-    if (wr->rail >= w->config.n_rails || p->rail_told[wr->rail])
-        violation(w, "G16: PE %u posted on rail %u, which it knows to be broken", src, wr->rail);
+    if (wr->rail >= w->config.n_rails || (p->rail_told[wr->rail] >> wr->peer & 1))
+        violation(w, "G15: PE %u posted on rail %u, which it knows to be broken", src, wr->rail);
     if (wr->bytes > w->config.max_message && wr->verb != UF_VERB_SEND)
         violation(w, "PE %u posted %llu bytes, more than one WR takes", src, (unsigned long long)wr->bytes);
     wire_wr *x = &w->wire[w->n_wire++];
@@ -33,7 +40,7 @@ int network_post(world *w, uint32_t src, const uf_wr *wr)
         x->pieces = (uint8_t)(1 + pick(w, most));
     }
     x->left = (uint8_t)((1u << x->pieces) - 1);
-    x->dead = w->rail_broken[wr->rail];
+    x->dead = broken_to(w, src, wr->rail) >> wr->peer & 1;
     if (x->acked && payload) {
         if (wr->bytes > w->config.inline_bytes)
             violation(w, "PE %u posted %llu bytes silently", src, (unsigned long long)wr->bytes);
@@ -208,11 +215,36 @@ bool network_move(world *w)
     return false;
 }
 
+static void some_moves(world *w)
+{
+    for (uint32_t n = pick(w, 2 * w->n_wire + 2); n; n--)
+        network_move(w);
+}
+
+/* While a PE looks at one CQ after another, the network moves, a rail breaks, and others hear of it and ask about it. */
+static void others_go_on(world *w, uint32_t index)
+{
+    some_moves(w);
+    if (w->break_due)
+        network_break_one(w);
+    w->break_due = false;
+    for (uint32_t i = 0; i < w->n_pes; i++) {
+        pe *p = &w->pes[i];
+        if (i == index || p->held || p->stalled)
+            continue;
+        for (uint32_t r = 0; r < w->config.n_rails; r++)
+            if (broken_to(w, i, r) & ~p->rail_told[r])
+                network_tell_rail(w, i, (1u << w->n_pes) - 1, r);
+        uf_order_progress(p->order);
+    }
+    some_moves(w);
+}
+
 bool network_consume(world *w, uint32_t index, uint32_t most)
 {
     pe *p = &w->pes[index];
     bool any = false;
-    uint32_t first = w->config.n_rails > 1 ? pick(w, w->config.n_rails) : 0;
+    uint32_t first = w->config.n_rails > 1 ? pick(w, w->config.n_rails) : 0, empty = 0;
     for (uint32_t r = 0; r < w->config.n_rails; r++) {
         uint32_t rail = (first + r) % w->config.n_rails;
         cq *c = &p->cq[rail];
@@ -233,30 +265,40 @@ bool network_consume(world *w, uint32_t index, uint32_t most)
                 c->immediate[e.src]--;
             uf_order_imm(p->order, e.src, rail, e.imm);
         }
-        if (c->n == 0)
-            uf_order_drained(p->order, rail);
+        empty |= c->n == 0 ? 1u << rail : 0;
+        if (r + 1 < w->config.n_rails && (w->break_due || chance(w, 64)))
+            others_go_on(w, index);
     }
+    if (w->config.n_rails > 1)
+        uf_order_drained(p->order, empty);
     return any;
 }
 
-/* From now on nothing moves on it; what was delivered stays in the CQs. */
-void network_break_rail(world *w, uint32_t rail)
+/* A rail breaks for all PEs, or for one. The last one stays whole, so that not everything just ends. */
+void network_break_one(world *w)
 {
-    w->rail_broken[rail] = true;
+    uint32_t rail = pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails);
+    network_break_rail(w, chance(w, 128) ? (1u << w->n_pes) - 1 : 1u << pick(w, w->n_pes), rail);
+}
+
+/* From now on nothing moves on it; what was delivered stays in the CQs. */
+void network_break_rail(world *w, uint32_t pes, uint32_t rail)
+{
+    w->rail_broken[rail] |= pes;
     w->result->seen |= SEEN_RAIL_BROKE;
-    note(w, "rail breaks", rail, 0, 0);
+    note(w, "rail breaks", rail, pes, 0);
     for (uint32_t i = 0; i < w->n_wire; i++)
-        if (w->wire[i].wr.rail == rail)
+        if (w->wire[i].wr.rail == rail && (broken_to(w, w->wire[i].src, rail) >> w->wire[i].wr.peer & 1))
             w->wire[i].dead = true;
 }
 
-void network_tell_rail(world *w, uint32_t index, uint32_t rail)
+/* Takes what a PE has in flight to a peer on a broken rail out of the network. */
+static void forget(world *w, uint32_t index, uint32_t peers, uint32_t rail)
 {
     pe *p = &w->pes[index];
-    p->rail_told[rail] = true;
     for (uint32_t i = 0; i < w->n_wire;) {
         wire_wr *x = &w->wire[i];
-        if (x->src != index || x->wr.rail != rail) {
+        if (x->src != index || x->wr.rail != rail || !(peers >> x->wr.peer & 1)) {
             i++;
             continue;
         }
@@ -268,6 +310,21 @@ void network_tell_rail(world *w, uint32_t index, uint32_t rail)
             judge_captured(w, op_of_address(x->wr.local), (uint32_t)(x->wr.local & 0xff), (uint32_t)x->wr.bytes);
         w->wire[i] = w->wire[--w->n_wire];
     }
-    note(w, "rail told", index, rail, 0);
-    uf_order_fail_rail(p->order, rail);
+}
+
+/* Tells a PE what it does not know yet of a broken rail: to all of `peers`, that is everybody or those whose end broke. */
+void network_tell_rail(world *w, uint32_t index, uint32_t peers, uint32_t rail)
+{
+    pe *p = &w->pes[index];
+    uint32_t all = (1u << w->n_pes) - 1, news = peers & broken_to(w, index, rail) & ~p->rail_told[rail];
+    p->rail_told[rail] |= news;
+    forget(w, index, news, rail);
+    note(w, "rail told", index, rail, news);
+    if (news == all) {
+        uf_order_fail_rail(p->order, UF_ORDER_ALL_FLOWS, rail, "told by the test");
+        return;
+    }
+    for (uint32_t peer = 0; peer < w->n_pes; peer++)
+        if (news >> peer & 1)
+            uf_order_fail_rail(p->order, peer, rail, "told by the test");
 }
