@@ -17,6 +17,9 @@ if(TARGET unfence_tool)
   install(TARGETS unfence_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY include/unfence DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
+# What kernels of command queues share with the library lies beside the header that includes it.
+install(FILES src/engine/command.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/engine)
+install(FILES src/base/shared.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/base)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/unfence)
 install(EXPORT unfence NAMESPACE unfence:: FILE unfence-targets.cmake DESTINATION ${package_dir})

@@ -395,7 +395,11 @@ UF_SHARED_FN uint64_t uf_command_now(void)
     return 0;
 #else
     struct timespec t;
+#if defined(CLOCK_MONOTONIC)
     clock_gettime(CLOCK_MONOTONIC, &t);
+#else
+    timespec_get(&t, TIME_UTC); /* strict C11 has no other clock */
+#endif
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 #endif
 }
