@@ -16,6 +16,8 @@ install(TARGETS unfence unfence_static EXPORT unfence
 if(TARGET unfence_tool)
   install(TARGETS unfence_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY include/unfence DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
 # What kernels of command queues share with the library lies beside the header that includes it.
 install(FILES src/engine/command.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/engine)

@@ -39,7 +39,7 @@ for command in run info doctor bench version; do
     expect 0 "usage: unfence $command" "$command" --help
     expect 0 "usage: unfence $command" help "$command"
 done
-for benchmark in put-signal atomic barrier floor ep order targets; do
+for benchmark in put-signal atomic barrier floor ep order ordering targets; do
     expect 0 "--json" bench "$benchmark" --help
     expect 0 "$benchmark" bench --help
 done
@@ -51,6 +51,8 @@ expect 2 'did you mean --sizes?' bench floor --size 8
 expect 2 'did you mean --window?' bench put-signal --windw=8
 expect 2 'did you mean "strong"?' bench put-signal --policy strng
 expect 2 'unexpected argument' bench atomic 8
+expect 2 'known are unsignalled, weak' bench put-signal --policy none-such
+expect 2 'above 0 and up to 3600' bench put-signal --seconds 0
 expect 2 'which benchmark?' bench
 expect 2 'a value is missing' bench floor --sizes
 expect 2 'not a number' bench floor --sizes 8,eight
@@ -59,6 +61,16 @@ expect 2 'takes no value' bench floor --json=yes
 expect 2 'empty entry' bench floor --sizes 8,,9
 expect 1 'multiple of the 3 PEs' bench ep --fabric local --experts 8 --peers 2 --tokens 1 --iterations 1
 expect 1 'nonsense' bench put-signal --fabric nonsense --sizes 8 --iterations 1
+expect 2 'did you mean "counted"?' bench ordering --policy conted
+expect 2 'did you mean "chaos"?' bench ordering --model choas
+expect 2 'not a time' bench ordering --rtt 20
+expect 2 'not a range' bench ordering --sizes 4K..2K
+expect 2 'must be from 1 to 1024' bench ordering --inflight 1..2048
+expect 2 'must be from 1000' bench ordering --rtt 10ns
+expect 0 'model result' bench ordering --sizes 8K --puts 64 --inflight 8 --policy drain,counted
+expect 0 'by the formula' bench ordering --sizes 8K --puts 64 --inflight 8 --policy drain
+expect 0 'left out' bench ordering --sizes 4M --inflight 512 --policy drain
+expect 1 'cannot write' bench ordering --sizes 8K --puts 64 --inflight 8 --policy drain --plot /nowhere/at.svg
 quiet bnech
 quiet bench floor --windw 3
 quiet bench put-signal --fabric nonsense --sizes 8 --iterations 1 --json
@@ -99,5 +111,18 @@ expect 2 "UNFENCE_FABRIC=ofi:nonsense" doctor
 unset UNFENCE_FABRIC
 expect 0 "nothing that is needed is known to be missing" doctor --fabric local
 quiet doctor --fabric nonsense
+
+# Nothing stands in for a device model that is not there: it is refused without a word of falling back.
+output=$(UNFENCE_FABRIC=efa:model-none "$tool" run -n 2 -- hello 2>&1)
+got=$?
+case $got,$output in
+*"falling back"* | *"nor is there"* | 0,*) found=no ;;
+*'no EFA model profile "none"'*) found=yes ;;
+*) found=no ;;
+esac
+if [ $found = no ]; then
+    printf 'UNFENCE_FABRIC=efa:model-none\n  exit code %s\n%s\n' "$got" "$output"
+    failed=1
+fi
 
 exit $failed

@@ -178,6 +178,8 @@ const bench_case *bench_case_find(const char *name);
 void bench_options_default(bench_options *options);
 
 int bench_command(int argc, char **argv);
+/* `unfence bench ordering`: see bench_ordering.c. Takes the arguments after its name; returns TOOL_EXIT_*. */
+int bench_ordering(int argc, char **argv);
 /* `unfence bench targets`: see bench_targets.c. Returns TOOL_EXIT_*. */
 int bench_targets(const bench_options *options);
 
