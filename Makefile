@@ -5,6 +5,10 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 
+# Ninja talks on standard output, which belongs to what is run (`make run ARGS=--json | ...`).
+# TEXT reaches the shell as a variable of its own, so any name of a file will do.
+export TEXT
+
 unfence := $(BUILD)/tools/unfence/unfence
 
 # configure FOLDER OPTIONS: CMake says much; its words matter only if it fails.
@@ -16,12 +20,12 @@ configure = mkdir -p $1 && cmake -S . -B $1 -G Ninja $2 $(CMAKE_FLAGS) >$1/confi
 .PHONY: build
 build: packages-run
 	@$(call configure,$(BUILD),-DUNFENCE_TESTS=OFF -DUNFENCE_WERROR=OFF)
-	@ninja -C $(BUILD) --quiet
+	@ninja -C $(BUILD) --quiet >&2
 
 ## run: the MoE layer over four PEs of this host; ARGS= for it, TEXT= a file or folder of your own
 .PHONY: run
 run: build
-	@$(unfence) run -n 4 --no-prefix -- moe-layer $(if $(TEXT),--text '$(TEXT)') $(ARGS)
+	@$(unfence) run -n 4 --no-prefix -- moe-layer $${TEXT:+--text "$$TEXT"} $(ARGS)
 
 ## test: everything that fits into a quarter of an hour; the last line counts it
 .PHONY: test

@@ -22,13 +22,14 @@ enum { MAX_FABRICS = 8 };
 typedef struct options {
     moe_shape shape;
     int tokens, batches, json, check, n_fabrics, n_paths;
+    int experts_given; /* else their number follows the number of PEs */
     char fabrics[MAX_FABRICS][64];
     char **paths;
 } options;
 
 /* What outlives a world: the text, the model, and what the first run said. */
 typedef struct state {
-    const options *o;
+    options *o;
     int pe, n_pes;
     moe_text text;
     int have_text;
@@ -238,6 +239,7 @@ static int prepare(run *r)
     if (s->o->batches && s->job.batches > s->o->batches)
         s->job.batches = s->o->batches;
     s->job.text_files = s->text.files;
+    s->job.text_cut = s->o->batches && s->text.n >= (size_t)s->o->batches * (size_t)s->o->tokens * (size_t)s->n_pes;
     int local = shape->experts / s->n_pes;
     s->model = moe_model_create(shape);
     if (!s->model || moe_model_experts(s->model, s->o->check ? 0 : s->pe * local, s->o->check ? shape->experts : local))
@@ -346,6 +348,15 @@ static int run_world(run *r, moe_run *report, int check)
     return gather(r, &before, report) || uf_ep_destroy(r->ep) ? -1 : 0;
 }
 
+/* Each PE owns as many experts as any other, so any number of PEs needs a number of experts that it divides. */
+static void fit_experts(state *s)
+{
+    moe_shape *shape = &s->o->shape;
+    if (!s->o->experts_given)
+        shape->experts = (shape->experts + s->n_pes - 1) / s->n_pes * s->n_pes;
+    s->job.experts = shape->experts;
+}
+
 /* The whole job over one fabric, in a world of its own. */
 static int run_fabric(state *s, const char *fabric, int check)
 {
@@ -359,6 +370,7 @@ static int run_fabric(state *s, const char *fabric, int check)
         return failed(s, fabric);
     s->pe = uf_world_pe(r.world);
     s->n_pes = s->job.n_pes = uf_world_n_pes(r.world);
+    fit_experts(s);
     int rc = run_world(&r, report, check), sound = rc == 0;
     give_room_back(&r);
     if (uf_world_destroy(r.world) && sound)
@@ -376,7 +388,7 @@ static const char usage[] =
     "  --layers N        layers of the model (4)\n"
     "  --hidden N        width of a token, a multiple of 8 (512)\n"
     "  --inner N         width inside an expert (64)\n"
-    "  --experts N       experts of a layer, a multiple of the PEs (32)\n"
+    "  --experts N       experts of a layer, a multiple of the PEs (32, or the next one)\n"
     "  --top-k N         experts of a token (4)\n"
     "  --tokens N        tokens a batch and PE, at most (1024)\n"
     "  --batches N       batches, at most; 0: the whole text (4)\n"
@@ -457,6 +469,7 @@ static int parse(int argc, char **argv, options *o)
             return 2;
         o->json |= c == JSON;
         o->check &= c != NO_CHECK;
+        o->experts_given |= c == NUMBERS + 3;
         int *to[] = {&o->shape.layers, &o->shape.hidden, &o->shape.inner, &o->shape.experts,
                      &o->shape.top_k,  &o->tokens,       &o->batches};
         if (c >= NUMBERS && c < NUMBERS + 7)

@@ -91,15 +91,18 @@ static void table_of(const moe_job *job, const moe_run *run)
     if (checked)
         printf("check: %s: %llu of %llu numbers are bitwise those of the same layers in one process\n",
                wrong ? "FAILED" : "passed", (unsigned long long)(checked - wrong), (unsigned long long)checked);
+    else if (job->check && !TOTAL(job, run, tokens))
+        printf("check: nothing to compare: there was no text to route\n");
 }
 
 void moe_report_table(const moe_job *job)
 {
-    printf("MoE layer: %llu bytes of text from %d files over %d PEs, %d layers, hidden %d, top %d of %d experts, %d tokens a "
-           "batch and PE, %d "
-           "batches\n",
-           (unsigned long long)(job->n_runs ? TOTAL(job, &job->runs[0], tokens) : 0), job->text_files, job->n_pes, job->layers,
-           job->hidden, job->top_k, job->experts, job->tokens, job->batches);
+    printf("MoE layer: %llu bytes of text from %d file%s over %d PE%s, %d layers, hidden %d, top %d of %d experts, %d tokens a "
+           "batch and PE, %d batch%s%s\n",
+           (unsigned long long)(job->n_runs ? TOTAL(job, &job->runs[0], tokens) : 0), job->text_files,
+           job->text_files == 1 ? "" : "s", job->n_pes, job->n_pes == 1 ? "" : "s", job->layers, job->hidden, job->top_k,
+           job->experts, job->tokens, job->batches, job->batches == 1 ? "" : "es",
+           job->text_cut ? " (--batches 0 takes the whole text)" : "");
     for (int r = 0; r < job->n_runs; r++)
         table_of(job, &job->runs[r]);
     printf("\n");

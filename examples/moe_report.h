@@ -28,7 +28,7 @@ typedef struct moe_run {
 typedef struct moe_job {
     int n_pes, layers, hidden, inner, experts, top_k, tokens, batches, check;
     uint64_t seed;
-    int text_files;
+    int text_files, text_cut; /* text_cut: --batches left some of the text out */
     int n_runs;
     moe_run *runs;
 } moe_job;

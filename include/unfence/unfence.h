@@ -95,6 +95,7 @@ UF_API int uf_world_create(const uf_world_options *options, uf_world **world);
  * UF_ETIMEDOUT or UF_EPEER tell that not all came; the world is freed all the same. */
 UF_API int uf_world_destroy(uf_world *world);
 
+/* The number of this PE and how many there are; -1 and 0 if `world` is NULL. */
 UF_API int uf_world_pe(const uf_world *world);
 UF_API int uf_world_n_pes(const uf_world *world);
 /* UF_OK while the world is sound, else the first error that ended it (UF_EPEER, UF_EABORTED, UF_EFABRIC, ...), with
@@ -314,6 +315,7 @@ UF_API int uf_team_create(uf_team *parent, const int *pes, int n, uf_team **team
 /* PEs start, start+stride, ... (n of them) of `parent`. */
 UF_API int uf_team_split_strided(uf_team *parent, int start, int stride, int n, uf_team **team);
 UF_API int uf_team_destroy(uf_team *team); /* collective over the team */
+/* As for a world; -1 and 0 if `team` is NULL, as it is for who is not in it. */
 UF_API int uf_team_pe(const uf_team *team);
 UF_API int uf_team_n_pes(const uf_team *team);
 /* The number in `to` of PE `pe` of `from`, or -1. */

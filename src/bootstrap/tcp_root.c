@@ -59,7 +59,8 @@ void uf_tcp_root_form_late(uf_tcp *t)
         uf_bootstrap_list_pes(t->missing, t->base.n_pes, gone, sizeof gone);
     for (int i = 1; i < t->base.n_pes; i++)
         t->missing[i] = !t->pes[i].conn;
-    snprintf(text, sizeof text, "%s of %d did not come in time to PE 0 at %.200s:%u%s%s%s%s",
+    snprintf(text, sizeof text,
+             "%s of %d did not come in time (UNFENCE_BOOTSTRAP_TIMEOUT) to PE 0 at %.200s:%u%s%s%s%s: were all started?",
              uf_bootstrap_list_pes(t->missing, t->base.n_pes, pes, sizeof pes), t->base.n_pes, t->address.host, t->address.port,
              any_gone ? "; " : "", gone, any_gone ? " came and went" : "",
              t->root_is_here ? "" : "; note that this address is not one of PE 0's host");

@@ -551,9 +551,11 @@ int uf_memory_create(uf_world *w)
                        (long long)w->settings.number[UF_SET_SIGNALS], w->n_pes, w->n_signals);
     size_t signal_bytes = round_up(w->n_signals * 8, UF_HEAP_LARGE);
     if (max < w->segment_bytes || max < signal_bytes)
-        return uf_fail(UF_EINVAL,
-                       "UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu", max,
-                       w->segment_bytes, signal_bytes);
+        return uf_fail(
+            UF_EINVAL,
+            "PE %d: UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu: raise "
+            "it, or lower UNFENCE_HEAP_SIZE or UNFENCE_SIGNALS",
+            w->pe, max, w->segment_bytes, signal_bytes);
     int rc = uf_local_range_reserve(max, &w->range);
     for (int pe = 0; !rc && pe < w->n_pes; pe++)
         if (w->peers[pe].mapped && pe != w->pe)

@@ -220,14 +220,20 @@ static int choose_network(uf_world *w, const uf_world_options *o)
     int rc = try_provider(w, ops, provider, NULL, &done, &failure);
     if (rc || done)
         return rc;
-    if (w->settings.number[UF_SET_STRICT] || !provider[0])
-        return uf_fail(failure.rc, "%s%s", failure.why, provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
+    /* libfabric has other providers to fall back to. After "efa:" stands a NIC, or the device model: nothing else is meant by them. */
+    bool others = provider[0] && !strcmp(name, "ofi");
+    if (w->settings.number[UF_SET_STRICT] || !others)
+        return uf_fail(failure.rc, "%s%s", failure.why, others ? " (UNFENCE_STRICT: no other provider was tried)" : "");
     uf_log(UF_LOG_WARN, w->pe, "%s; falling back to the best provider there is (UNFENCE_STRICT=yes would refuse)", failure.why);
     snprintf(w->reason, sizeof w->reason, "fallen back: %.200s", failure.why);
     attempt second = {0};
     rc = try_provider(w, ops, "", NULL, &done, &second);
     /* The reason why what was asked for is not there helps more than why nothing else is. */
-    return rc ? rc : done ? UF_OK : uf_fail(failure.rc, "%s (nor is there another: %.160s)", failure.why, second.why);
+    if (rc || done)
+        return rc;
+    if (!strcmp(failure.why, second.why))
+        return uf_fail(failure.rc, "%s", failure.why);
+    return uf_fail(failure.rc, "%s (nor is there another: %.160s)", failure.why, second.why);
 }
 
 static int connect_rail(uf_world *w, uint32_t rail)

@@ -341,12 +341,12 @@ int uf_world_destroy(uf_world *w)
 
 int uf_world_pe(const uf_world *w)
 {
-    return w->pe;
+    return w ? w->pe : -1;
 }
 
 int uf_world_n_pes(const uf_world *w)
 {
-    return w->n_pes;
+    return w ? w->n_pes : 0;
 }
 
 int uf_world_status(uf_world *w)

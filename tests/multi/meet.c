@@ -1,7 +1,7 @@
 /* meet.c - a program that finds its peers by its environment alone, as a user's program does. For run_launcher.c.
  *
- *   meet            exchanges numbers and prints "met N as SOURCE"
- *   meet die PE     the same, but then PE kills itself and the others must hear of it: exit code 9 if they do */
+ *   meet                   exchanges numbers and prints "met N as SOURCE"
+ *   meet die PE [SIGNAL]   the same, but then PE kills itself (with SIGKILL) and the others must hear of it: exit code 9 if they do */
 #include "base/error.h"
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
@@ -48,9 +48,9 @@ int main(int argc, char **argv)
     if (uf_bootstrap_create(&params, &b))
         return failed("create");
     int rc = meet(b, &place);
-    if (!rc && argc == 3 && !strcmp(argv[1], "die")) {
+    if (!rc && argc >= 3 && !strcmp(argv[1], "die")) {
         if (place.pe == atoi(argv[2]))
-            raise(SIGKILL);
+            raise(argc > 3 ? atoi(argv[3]) : SIGKILL);
         rc = uf_bootstrap_barrier(b, 0) == UF_EPEER ? 9 : 1;
         fprintf(stderr, "%s\n", uf_error_message());
     }

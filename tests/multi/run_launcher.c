@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -205,7 +206,8 @@ static void standard_input_goes_to_pe_0_only(void **state)
     job_start(&j, (const char *const[]){"-n", "3", "--", "sh", "-c", "cat; echo end", NULL});
     assert_int_equal(write(j.in, "some words\n", 11), 11);
     assert_int_equal(job_end(&j), 0);
-    assert_has(j.text[0], "[0] some words\n[0] end\n");
+    assert_has(j.text[0], "[0] some words\n");
+    assert_has(strstr(j.text[0], "[0] some words\n"), "[0] end\n"); /* others may say theirs between */
     assert_int_equal(count(j.text[0], "some words"), 1);
     assert_int_equal(count(j.text[0], "] end\n"), 3);
 }
@@ -308,6 +310,58 @@ static void a_signal_gives_128_and_its_number(void **state)
         assert_int_equal(RUN(&j, "-n", "6", "--", meet, "die", "4"), 128 + SIGKILL);
         assert_has(j.text[1], "unfence: PE 4 was ended by signal 9");
     }
+}
+
+/* All have failed before the launcher, which is stopped meanwhile, can look: the first is blamed, not the one with the lowest number. */
+static void of_several_that_failed_the_first_is_blamed(void **state)
+{
+    (void)state;
+    static const int order[] = {1, 0, 2};
+    job j;
+    char directory[] = "/tmp/unfence-test-XXXXXX", path[3][64], word[32];
+    assert_non_null(mkdtemp(directory));
+    for (int pe = 0; pe < 3; pe++) {
+        snprintf(path[pe], sizeof path[pe], "%s/%d", directory, pe);
+        assert_int_equal(mkfifo(path[pe], 0600), 0);
+    }
+    job_start(&j,
+              (const char *const[]){"-n", "3", "--", "sh", "-c",
+                                    "echo number $UNFENCE_PE is $$.; read code <$0/$UNFENCE_PE; exit $code", directory, NULL});
+    for (int pe = 0; pe < 3; pe++) {
+        snprintf(word, sizeof word, "number %d is ", pe);
+        assert_true(job_read_until(&j, word));
+    }
+    assert_int_equal(kill(j.pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(j.pid, NULL, WUNTRACED), j.pid);
+    for (int i = 0; i < 3; i++) {
+        snprintf(word, sizeof word, "number %d is ", order[i]);
+        struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, atoi(strstr(j.text[0], word) + strlen(word)), 0), .events = POLLIN};
+        assert_true(p.fd >= 0);
+        FILE *fifo = fopen(path[order[i]], "w");
+        assert_non_null(fifo);
+        fprintf(fifo, "%d\n", 40 + order[i]);
+        fclose(fifo);
+        assert_int_equal(poll(&p, 1, LIMIT_MS), 1); /* it has ended */
+        close(p.fd);
+        unlink(path[order[i]]);
+    }
+    rmdir(directory);
+    assert_int_equal(kill(j.pid, SIGCONT), 0);
+    assert_int_equal(job_end(&j), 41);
+    assert_has(j.text[1], "unfence: PE 1 exited with code 41");
+}
+
+static void a_crash_is_not_hidden_by_libraries_that_catch_it(void **state)
+{
+    (void)state;
+    job j;
+    const char *const show[] = {"-n", "1", "--", "sh", "-c", "echo $IPATH_NO_BACKTRACE $HFI_NO_BACKTRACE", NULL};
+    assert_int_equal(run_job_to_end(&j, show), 0);
+    assert_has(j.text[0], "[0] 1 1\n");
+    assert_int_equal(RUN(&j, "-n", "1", "--env", "IPATH_NO_BACKTRACE=0", "--", "sh", "-c", "echo $IPATH_NO_BACKTRACE"), 0);
+    assert_has(j.text[0], "[0] 0\n"); /* who wants them has them */
+    assert_int_equal(RUN(&j, "-n", "2", "--", meet, "die", "1", "11"), 128 + SIGSEGV);
+    assert_has(j.text[1], "unfence: PE 1 was ended by signal 11");
 }
 
 static void a_pe_that_ends_well_leaves_the_others_alone(void **state)
@@ -445,6 +499,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(logs_hold_what_each_pe_wrote),
         cmocka_unit_test(the_first_pe_that_fails_ends_the_job_with_its_code),
         cmocka_unit_test(a_signal_gives_128_and_its_number),
+        cmocka_unit_test(of_several_that_failed_the_first_is_blamed),
+        cmocka_unit_test(a_crash_is_not_hidden_by_libraries_that_catch_it),
         cmocka_unit_test(a_pe_that_ends_well_leaves_the_others_alone),
         cmocka_unit_test(after_the_timeout_the_job_ends),
         cmocka_unit_test(ctrl_c_and_sigterm_leave_nothing_behind),

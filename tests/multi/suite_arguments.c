@@ -77,6 +77,8 @@ static void null_arguments_are_refused(suite *s)
     CHECK_CODE(s, uf_wait_some(s->world, NULL, &index, &count, 0), UF_EINVAL, "list");
     CHECK_CODE(s, uf_barrier(NULL), UF_EINVAL, "team");
     CHECK_CODE(s, uf_world_create(NULL, NULL), UF_EINVAL, "world");
+    CHECK(s, uf_world_pe(NULL) == -1 && uf_world_n_pes(NULL) == 0);
+    CHECK(s, uf_team_pe(NULL) == -1 && uf_team_n_pes(NULL) == 0);
     CHECK_OK(s, uf_ctx_destroy(NULL));
     CHECK_OK(s, uf_world_destroy(NULL));
     uf_group_destroy(NULL);

@@ -51,6 +51,8 @@ expect 2 'did you mean --sizes?' bench floor --size 8
 expect 2 'did you mean --window?' bench put-signal --windw=8
 expect 2 'did you mean "strong"?' bench put-signal --policy strng
 expect 2 'unexpected argument' bench atomic 8
+expect 2 'known are unsignalled, weak' bench put-signal --policy none-such
+expect 2 'above 0 and up to 3600' bench put-signal --seconds 0
 expect 2 'which benchmark?' bench
 expect 2 'a value is missing' bench floor --sizes
 expect 2 'not a number' bench floor --sizes 8,eight
@@ -99,5 +101,18 @@ expect 2 "UNFENCE_FABRIC=ofi:nonsense" doctor
 unset UNFENCE_FABRIC
 expect 0 "nothing that is needed is known to be missing" doctor --fabric local
 quiet doctor --fabric nonsense
+
+# Nothing stands in for a device model that is not there: it is refused without a word of falling back.
+output=$(UNFENCE_FABRIC=efa:model-none "$tool" run -n 2 -- hello 2>&1)
+got=$?
+case $got,$output in
+*"falling back"* | *"nor is there"* | 0,*) found=no ;;
+*'no EFA model profile "none"'*) found=yes ;;
+*) found=no ;;
+esac
+if [ $found = no ]; then
+    printf 'UNFENCE_FABRIC=efa:model-none\n  exit code %s\n%s\n' "$got" "$output"
+    failed=1
+fi
 
 exit $failed

@@ -220,11 +220,18 @@ static void info_tells_settings_with_origin(void **state)
     assert_true(seen);
     assert_int_equal(json_object_get_int(field(field(root, "memory", json_type_object), "n_pes", json_type_int)), 4);
     json_object *providers = field(root, "providers", json_type_array);
+    int efa = 0;
     for (size_t i = 0; i < json_object_array_length(providers); i++) {
         json_object *provider = json_object_array_get_idx(providers, i);
         if (!json_object_get_boolean(field(provider, "usable", json_type_boolean)))
             assert_true(*text_of(provider, "refused"));
+        /* A provider is libfabric's; the others are one thing each, and are listed once. */
+        const char *fabric = text_of(provider, "fabric");
+        assert_true((strcmp(fabric, "ofi") == 0) == (*text_of(provider, "provider") != 0));
+        assert_non_null(strstr(text_of(field(root, "build", json_type_object), "fabrics"), fabric));
+        efa += strcmp(fabric, "efa") == 0;
     }
+    assert_int_equal(efa, 1);
     json_object_put(root);
 }
 

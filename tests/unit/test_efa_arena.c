@@ -31,15 +31,20 @@ static uf_efa_arena *open_as(uint32_t member, uint64_t value)
     return a;
 }
 
-/* Whether the file of this job's arena is there; arenas of other jobs do not matter. */
-static int files(void)
+static const char *path_of_job(void)
 {
-    char path[128];
+    static char path[128];
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *c = job; *c; c++)
         hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     snprintf(path, sizeof path, "/dev/shm/unfence-efa-%u-%016llx-0", (unsigned)getuid(), (unsigned long long)hash);
-    return access(path, F_OK) == 0;
+    return path;
+}
+
+/* Whether the file of this job's arena is there; arenas of other jobs do not matter. */
+static int files(void)
+{
+    return access(path_of_job(), F_OK) == 0;
 }
 
 static void blocks_are_zero_aligned_and_used_again(void **state)
@@ -133,6 +138,30 @@ static void what_the_dead_left_is_removed(void **state)
     assert_int_equal(files(), 0);
 }
 
+/* Once all have joined there is no file, so none can be left behind; and the name may be another's. */
+static void a_hidden_arena_works_on_and_leaves_its_name_to_others(void **state)
+{
+    (void)state;
+    uint64_t value = 0;
+    uf_efa_arena *a = open_as(0, 15), *none = NULL;
+    uf_efa_arena_hide(a);
+    assert_int_equal(files(), 0);
+    unsigned char *block = uf_efa_arena_resize(a, NULL, 3 << 20);
+    assert_non_null(block);
+    block[(3 << 20) - 1] = 1;
+    /* The address is taken, so a second one of this number is refused, and takes back the file that it made. */
+    assert_int_equal(uf_efa_arena_open(job, 0, 1, make, &value, &none), UF_EAGAIN);
+    assert_int_equal(files(), 0);
+    FILE *others = fopen(path_of_job(), "w");
+    assert_non_null(others);
+    fclose(others);
+    uf_efa_arena_hide(a);
+    assert_int_equal(files(), 1);
+    uf_efa_arena_close(a);
+    assert_int_equal(files(), 1);
+    unlink(path_of_job());
+}
+
 int main(int argc, char *argv[])
 {
     uf_set_log_level(UF_LOG_NONE);
@@ -145,6 +174,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test(blocks_are_zero_aligned_and_used_again),
         cmocka_unit_test(processes_share_addresses_and_reach_each_other),
         cmocka_unit_test(what_the_dead_left_is_removed),
+        cmocka_unit_test(a_hidden_arena_works_on_and_leaves_its_name_to_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

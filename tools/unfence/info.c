@@ -13,8 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The providers this project knows by name; any other that libfabric has can be asked for as well. */
-static const char *const provider_names[] = {"efa-direct", "efa", "verbs", "shm", "tcp"};
+/* What is tried: each fabric with the providers of its own that this project knows by name ("": it has one). libfabric's others can be
+ * asked for as well. */
+static const struct {
+    const char *fabric, *provider;
+} tried[] = {{"ofi", "efa-direct"}, {"ofi", "efa"}, {"ofi", "verbs"}, {"ofi", "shm"}, {"ofi", "tcp"}, {"efa", ""}};
 
 /* -------------------------------------------------------------- gathering */
 
@@ -27,9 +30,10 @@ static const char *const provider_names[] = {"efa-direct", "efa", "verbs", "shm"
 
 info_build info_build_facts(void)
 {
-    return (info_build)
-    {
-        .version = uf_version(), .compiler = __VERSION__, .build_type = UNFENCE_BUILD_TYPE,
+    info_build build = {
+        .version = uf_version(),
+        .compiler = __VERSION__,
+        .build_type = UNFENCE_BUILD_TYPE,
 #if defined(__x86_64__)
         .architecture = "x86-64",
 #elif defined(__aarch64__)
@@ -37,13 +41,13 @@ info_build info_build_facts(void)
 #else
         .architecture = "other",
 #endif
-#ifdef UNFENCE_WITH_OFI
-        .fabrics = "local, ofi",
-#else
-        .fabrics = "local",
-#endif
         .sanitizers = UNFENCE_BUILD_SANITIZE,
+        .fabrics = "local",
     };
+    size_t used = strlen(build.fabrics);
+    for (const struct uf_fabric_ops *const *ops = uf_fabric_all(); *ops && used < sizeof build.fabrics; ops++)
+        used += (size_t)snprintf(build.fabrics + used, sizeof build.fabrics - used, ", %s", (*ops)->name);
+    return build;
 }
 
 static void warn(info_facts *facts, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -82,12 +86,10 @@ void info_probe(const uf_settings *settings, uint64_t n, const struct uf_fabric_
 
 static void probe_all(info_facts *facts)
 {
-    for (const struct uf_fabric_ops *const *ops = uf_fabric_all(); *ops; ops++) {
-        for (size_t i = 0; i < sizeof provider_names / sizeof *provider_names; i++) {
-            if (facts->n_providers < INFO_PROVIDERS)
-                info_probe(&facts->settings, facts->memory.n_pes, *ops, provider_names[i],
-                           &facts->providers[facts->n_providers++]);
-        }
+    for (size_t i = 0; i < sizeof tried / sizeof *tried && facts->n_providers < INFO_PROVIDERS; i++) {
+        const struct uf_fabric_ops *ops = uf_fabric_find(tried[i].fabric);
+        if (ops)
+            info_probe(&facts->settings, facts->memory.n_pes, ops, tried[i].provider, &facts->providers[facts->n_providers++]);
     }
 }
 
@@ -183,11 +185,18 @@ static void print_host(const info_facts *facts)
     printf("  %-18s %s\n", "attach", host_cma_sentence(h));
 }
 
+/* As UNFENCE_FABRIC takes it: "ofi:tcp", "efa". */
+static const char *asked_for(const info_provider *p, char text[64])
+{
+    snprintf(text, 64, "%s%s%s", p->fabric, *p->provider ? ":" : "", p->provider);
+    return text;
+}
+
 static void print_usable(const info_provider *p)
 {
     const uf_fabric_caps *c = &p->caps;
-    char a[24], b[24], d[24];
-    printf("  %s:%s  usable: %s, %s, %" PRIu32 " rail%s\n", p->fabric, p->provider, c->provider, c->detail, c->n_rails,
+    char a[24], b[24], d[24], name[64];
+    printf("  %s  usable: %s, %s, %" PRIu32 " rail%s\n", asked_for(p, name), c->provider, c->detail, c->n_rails,
            c->n_rails == 1 ? "" : "s");
     if (c->imm_bits >= 32)
         printf("    immediates       %" PRIu32 " bits, the sender is known: a weak signal travels in its put\n", c->imm_bits);
@@ -210,17 +219,18 @@ static void print_fabrics(const info_facts *facts)
     printf("\nfabrics\n  local  usable: mapped memory between the PEs of one host\n");
     for (size_t i = 0; i < facts->n_providers; i++) {
         const info_provider *p = &facts->providers[i];
+        char name[64];
         if (p->usable)
             print_usable(p);
         else
-            printf("  %s:%s  refused: %s\n", p->fabric, p->provider, p->refused);
+            printf("  %s  refused: %s\n", asked_for(p, name), p->refused);
     }
 }
 
 static void print_memory(const info_facts *facts)
 {
     const info_memory *m = &facts->memory;
-    char a[24], b[24];
+    char a[24], b[24], name[64];
     printf("\nmemory of a world of %" PRIu64 " PE%s, each PE\n", m->n_pes, m->n_pes == 1 ? "" : "s");
     printf("  %-18s %s (UNFENCE_HEAP_SIZE), of it %s for signal words\n", "symmetric heap", tool_format_bytes(m->heap, a),
            tool_format_bytes(m->signals, b));
@@ -228,7 +238,7 @@ static void print_memory(const info_facts *facts)
     for (size_t i = 0; i < facts->n_providers; i++) {
         const info_provider *p = &facts->providers[i];
         if (p->usable && p->order_bytes > 0)
-            printf("  order, %s:%-6s %s\n", p->fabric, p->provider, tool_format_bytes(p->order_bytes, a));
+            printf("  order, %-11s %s\n", asked_for(p, name), tool_format_bytes(p->order_bytes, a));
     }
 }
 

@@ -37,7 +37,8 @@ typedef struct info_facts {
 } info_facts;
 
 typedef struct info_build {
-    const char *version, *compiler, *build_type, *architecture, *fabrics, *sanitizers;
+    const char *version, *compiler, *build_type, *architecture, *sanitizers;
+    char fabrics[64]; /* "local, ofi, efa" */
 } info_build;
 info_build info_build_facts(void);
 

@@ -141,6 +141,8 @@ static tool_parsed allowed_name(const tool_usage *usage, const tool_option *opti
     fprintf(stderr, "%s: %s: no such name as \"%s\"", usage->command, option->name, name);
     if (nearest)
         fprintf(stderr, "; did you mean \"%s\"?", nearest);
+    for (size_t i = 0; !nearest && i < n; i++)
+        fprintf(stderr, "%s%s", i == 0 ? "; known are " : ", ", option->allowed[i]);
     fprintf(stderr, "\n");
     return TOOL_PARSED_WRONG;
 }
@@ -210,7 +212,7 @@ static tool_parsed set_value(const tool_usage *usage, const tool_option *option,
     case TOOL_SECONDS: {
         double seconds = strtod(value, &end);
         if (end == value || *end != '\0' || !(seconds > 0 && seconds <= 3600))
-            return wrong_value(usage, option, value, "not a number of seconds from 0 to 3600");
+            return wrong_value(usage, option, value, "not a number of seconds above 0 and up to 3600");
         *(double *)option->value = seconds;
         return TOOL_PARSED;
     }

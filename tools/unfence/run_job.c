@@ -44,6 +44,7 @@ typedef struct run_state {
     int exit_code;
     bool ending, killed;
     int signal_fd;
+    pid_t first_failed; /* as the kernel tells the first of several deaths; 0: not known */
     run_keeper keeper;
     double deadline; /* of --timeout, or of the grace once the job is ending; 0: none */
     run_sink out, err;
@@ -113,6 +114,10 @@ typedef struct child_files {
     int status;       /* closes when the program runs; else gets errno */
 } child_files;
 
+/* libfabric may bring libraries (psm, psm2) that catch SIGSEGV and the like as they are loaded, print a trace of addresses and exit with 1:
+ * a crash then has neither a core nor its signal's code. They keep out of it if these are set. */
+static const char *const silenced[] = {"IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"};
+
 /* In the new process: never returns. */
 static void child_main(const run_state *s, int pe, pid_t launcher, const child_files *files)
 {
@@ -126,6 +131,8 @@ static void child_main(const run_state *s, int pe, pid_t launcher, const child_f
         goto fail;
     if (o->bind)
         bind_to_cores(pe, o->n);
+    for (size_t i = 0; i < sizeof silenced / sizeof *silenced; i++)
+        setenv(silenced[i], "1", 0);
     for (char **e = o->environment; *e; e++)
         putenv(*e);
     set_number("UNFENCE_PE", pe);
@@ -283,8 +290,16 @@ static void report(run_state *s, int pe)
         say(s, "PE %d %s%s", pe, how, others);
 }
 
+/* Who of two that failed is to blame: one that was killed or crashed rather than one that exited, which is more likely a
+ * consequence; and then the one that the kernel told of first. */
+static bool is_rather(const run_state *s, const run_pe *p, const run_pe *than)
+{
+    bool crashed = p->code != CLD_EXITED, than_crashed = than->code != CLD_EXITED;
+    return crashed != than_crashed ? crashed : p->pid == s->first_failed;
+}
+
 /* Takes note of the PEs that have ended since the last look, without letting go of their numbers; *first is the one to blame, if any
- * failed: one that was killed or crashed rather than one that exited, which is more likely a consequence. True if one failed. */
+ * failed. True if one failed. */
 static bool scan_ends(run_state *s, int *first)
 {
     bool failed = false;
@@ -300,7 +315,7 @@ static bool scan_ends(run_state *s, int *first)
         if (p->code == CLD_EXITED && p->status == 0)
             continue;
         failed = true;
-        if (*first < 0 || (s->pes[*first].code == CLD_EXITED && p->code != CLD_EXITED))
+        if (*first < 0 || is_rather(s, p, &s->pes[*first]))
             *first = i;
     }
     return failed;
@@ -396,8 +411,12 @@ static void take_signals(run_state *s)
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == sizeof info) {
         int signal = (int)info.ssi_signo;
-        if (signal == SIGCHLD)
-            continue; /* look_for_ends follows */
+        if (signal == SIGCHLD) {
+            /* look_for_ends follows. Of several deaths one signal stays, that of the first: on a busy host all we learn of their order. */
+            if (!s->first_failed && (info.ssi_code != CLD_EXITED || info.ssi_status))
+                s->first_failed = (pid_t)info.ssi_pid;
+            continue;
+        }
         if (s->ending) {
             kill_job(s); /* asked twice */
             continue;

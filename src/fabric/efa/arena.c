@@ -178,7 +178,14 @@ static void prefix(char *text, size_t bytes)
     snprintf(text, bytes, "unfence-efa-%u-", (unsigned)getuid());
 }
 
-/* Removes the file of an arena whose members are all dead; with its lock held. */
+/* Whether the file still has this name, which another may have got since. */
+static bool is_named(int fd, const char *path)
+{
+    struct stat here, there;
+    return fstat(fd, &here) == 0 && stat(path, &there) == 0 && here.st_ino == there.st_ino;
+}
+
+/* Removes the file of an arena that was never finished or whose members are all dead; with its lock held. */
 static bool remove_if_dead(int fd, const char *path)
 {
     struct stat s;
@@ -186,9 +193,9 @@ static bool remove_if_dead(int fd, const char *path)
         fstat(fd, &s) == 0 && s.st_size >= (off_t)sizeof *h ? mmap(NULL, sizeof *h, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (h == MAP_FAILED)
         return false;
-    bool dead = h->magic == ARENA_MAGIC && !anybody_lives(h);
+    bool dead = h->magic != ARENA_MAGIC || !anybody_lives(h);
     munmap(h, sizeof *h);
-    return dead && unlink(path) == 0;
+    return dead && is_named(fd, path) && unlink(path) == 0;
 }
 
 static void sweep(void)
@@ -214,11 +221,10 @@ static void sweep(void)
 static int open_locked(const char *path)
 {
     for (int tries = 0; tries < 1000; tries++) {
-        struct stat here, there;
         int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
         if (fd < 0)
             return -1;
-        if (flock(fd, LOCK_EX) == 0 && fstat(fd, &here) == 0 && stat(path, &there) == 0 && here.st_ino == there.st_ino)
+        if (flock(fd, LOCK_EX) == 0 && is_named(fd, path))
             return fd;
         close(fd);
     }
@@ -285,6 +291,8 @@ int uf_efa_arena_open(const char *job, uint32_t number, uint32_t member, int (*m
         return rc;
     }
     int rc = join(a, number, make, arg);
+    if (rc)
+        remove_if_dead(a->fd, a->path); /* what we made ourselves, if so */
     flock(a->fd, LOCK_UN);
     if (!rc) {
         *out = a;
@@ -295,6 +303,15 @@ int uf_efa_arena_open(const char *job, uint32_t number, uint32_t member, int (*m
     close(a->fd);
     free(a);
     return rc;
+}
+
+void uf_efa_arena_hide(uf_efa_arena *a)
+{
+    if (flock(a->fd, LOCK_EX))
+        return; /* the last to leave removes it then */
+    if (is_named(a->fd, a->path))
+        unlink(a->path);
+    flock(a->fd, LOCK_UN);
 }
 
 void uf_efa_arena_close(uf_efa_arena *a)

@@ -1,7 +1,7 @@
 /* arena.h - memory that processes of one job share at one address, for the EFA device model: a file in /dev/shm with an allocator inside.
  *
- * Pointers in it are good in every process, which is what a model full of pointers needs. The first member makes it, the last one that
- * leaves removes it; what dead processes left is found and removed by whoever opens one next. Members are numbered (PEs) and known by
+ * Pointers in it are good in every process, which is what a model full of pointers needs. The first member makes it; the file goes when all
+ * have joined, so that nothing is left however they end. What those left who died before is removed by whoever opens one next. Members are numbered (PEs) and known by
  * their process. Everything but open and close is called under the caller's own lock, which lies in the arena. */
 #ifndef UF_FABRIC_EFA_ARENA_H
 #define UF_FABRIC_EFA_ARENA_H
@@ -19,6 +19,8 @@ enum { UF_EFA_ARENA_MEMBERS = 256 };
 int uf_efa_arena_open(const char *job, uint32_t number, uint32_t member, int (*make)(uf_efa_arena *arena, void *arg), void *arg,
                       uf_efa_arena **arena);
 void uf_efa_arena_close(uf_efa_arena *arena);
+/* All members have joined: nobody needs the file's name any more, and it is removed. The memory stays. Any member may say so. */
+void uf_efa_arena_hide(uf_efa_arena *arena);
 
 /* What all members look for: set once by `make`. */
 void uf_efa_arena_root_set(uf_efa_arena *arena, void *root);

@@ -494,13 +494,15 @@ static void model_mr_close(uf_efa_device *device, uf_efa_device_mr *mr)
     free(mr);
 }
 
-/* The process behind a NIC must be in our reach, and on our model. */
+/* The process behind a NIC must be in our reach, and on our model. Who has an address of every peer knows that all have joined. */
 static int reach(const model_device *d, const uint8_t gid[16])
 {
     uint8_t real[16];
     if (memcmp(gid + 4, &d->place->id, sizeof d->place->id))
         return uf_fail(UF_EUNSUPPORTED,
                        "PE %u: a peer is on another EFA model: several PEs of one process need a common one (fabric_arg)", d->pe);
+    if (d->arena)
+        uf_efa_arena_hide(d->arena);
     for (uint32_t i = 0; i < d->place->n_pes * d->place->n_rails; i++) {
         uf_model_nic_gid(d->place->nics[i], real);
         if (memcmp(real + 8, gid + 8, 8) == 0)
