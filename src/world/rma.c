@@ -5,14 +5,7 @@
  * clock. Windows over a user's buffer in another process of this host: foreign.c. */
 #include "base/error.h"
 #include "world/foreign.h"
-#include "world/world.h"
-
-/* Where a symmetric range of a peer is. */
-typedef struct reach {
-    void *mapped;      /* not NULL: at this address in our own process */
-    uf_region *region; /* else: in this region; */
-    uint64_t foreign;  /* and, for a mapped peer, at this address of its process */
-} reach;
+#include "world/reach.h"
 
 static int refuse_range(const uf_world *w, const char *call, const char *argument, const void *ptr, size_t bytes)
 {
@@ -22,27 +15,13 @@ static int refuse_range(const uf_world *w, const char *call, const char *argumen
                    call, w->pe, argument, ptr, bytes);
 }
 
-static inline int find(uf_world *w, const char *call, const char *argument, const void *sym, size_t bytes, int pe, reach *at)
+static inline int find(uf_world *w, const char *call, const char *argument, const void *sym, size_t bytes, int pe, uf_reach *at)
 {
-    const uf_peer *p = &w->peers[pe];
-    if (p->mapped && uf_memory_in_heap(w, sym, bytes)) {
-        at->mapped = p->range.base + ((const unsigned char *)sym - w->range.base);
-        return UF_OK;
-    }
-    at->region = uf_memory_find(w, sym, bytes);
-    if (!at->region)
-        return refuse_range(w, call, argument, sym, bytes);
-    at->mapped = NULL;
-    if (p->mapped) {
-        at->foreign = at->region->addresses[pe] + (uint64_t)((const unsigned char *)sym - at->region->base);
-        if (p->same_process)
-            at->mapped = (void *)(uintptr_t)at->foreign;
-    }
-    return UF_OK;
+    return uf_reach_find(w, sym, bytes, pe, at) ? UF_OK : refuse_range(w, call, argument, sym, bytes);
 }
 
 /* A signal word: like find, and aligned. */
-static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, reach *at)
+static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, uf_reach *at)
 {
     if ((uintptr_t)sig & 7)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument sig: %p is not aligned to 8 bytes", call, w->pe, (const void *)sig);
@@ -88,7 +67,7 @@ static inline void copy(uf_world *w, int pe, void *to, const void *from, size_t 
         memcpy(to, from, bytes);
 }
 
-static int put_mapped(uf_ctx *ctx, const reach *to, const void *src, size_t bytes, int pe)
+static int put_mapped(uf_ctx *ctx, const uf_reach *to, const void *src, size_t bytes, int pe)
 {
     uf_world *w = ctx->world;
     if (to->mapped) {
@@ -114,7 +93,7 @@ static inline void signal_word(uint64_t *word, int op, uint64_t value)
         __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-static inline int signal_mapped(uf_world *w, int pe, const reach *word, int op, uint64_t value)
+static inline int signal_mapped(uf_world *w, int pe, const uf_reach *word, int op, uint64_t value)
 {
     if (!word->mapped)
         return signal_foreign(w, pe, word->foreign, op, value);
@@ -124,28 +103,24 @@ static inline int signal_mapped(uf_world *w, int pe, const reach *word, int op, 
 
 /* ---------------------------------------------------------------- network peers */
 
-static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const reach *word, int signal_op, uint64_t value,
+static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const uf_reach *word, int signal_op, uint64_t value,
                         unsigned flags)
 {
     op->op = signal_op == UF_SIGNAL_ADD ? UF_ATOMIC_ADD : UF_ATOMIC_SET;
     op->width = 8;
     op->operand = value;
     op->flags = (uint8_t)(flags & (UF_STRONG | UF_SETTLED));
-    size_t index = (size_t)(sig - w->signals);
-    op->indexed = sig >= w->signals && index < w->n_signals;
-    op->signal_address = op->indexed ? index : uf_memory_wire(word->region, sig);
+    uf_reach_signal(w, word, sig, op);
 }
 
-static int fill_data(uf_world *w, uf_order_op *op, const reach *at, const void *sym, const void *local, size_t bytes, int pe,
+static int fill_data(uf_world *w, uf_order_op *op, const uf_reach *at, const void *sym, const void *local, size_t bytes, int pe,
                      void **registration)
 {
     *registration = NULL;
     op->bytes = bytes;
     if (bytes == 0)
         return UF_OK;
-    const uf_fabric_key *key = &at->region->keys[pe];
-    op->remote = key->base + (uint64_t)((const unsigned char *)sym - at->region->base);
-    op->remote_key = key->key;
+    uf_reach_remote(at, sym, pe, op);
     op->local = (uint64_t)(uintptr_t)local;
     return w->fabric->caps.needs_desc ? uf_memory_source(w, local, bytes, &op->local_desc, registration) : UF_OK;
 }
@@ -192,7 +167,7 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
         return refuse_flags(w, call, r->flags, r->op);
     if (r->bytes && !r->src)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
-    reach to = {0}, word = {0};
+    uf_reach to = {0}, word = {0};
     if (r->sig && (rc = find_word(w, call, r->sig, r->pe, &word)))
         return rc;
     if (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to)))
@@ -422,7 +397,7 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
     uf_world *w = ctx->world;
     if (!dst)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument dst is NULL", call, w->pe);
-    reach from = {0};
+    uf_reach from = {0};
     if ((rc = find(w, call, "src", src, bytes, pe, &from)))
         return rc;
     if (w->peers[pe].mapped) {

@@ -147,7 +147,7 @@ int uf_progress(uf_world *w)
 {
     if (!w)
         return uf_fail(UF_EINVAL, "uf_progress: argument world is NULL");
-    if (w->fabric)
+    if (uf_world_steps(w))
         uf_engine_poll(w->engine);
     return uf_world_check(w);
 }

@@ -92,7 +92,7 @@ static void engine_failed(void *arg, uint32_t peer, int status)
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
 {
     uf_foreign_serve(w);
-    if (!w->fabric || uf_engine_poll(w->engine) <= 0)
+    if (!uf_world_steps(w) || uf_engine_poll(w->engine) <= 0)
         w->driver->relax(w->driver->arg, round);
     /* Also while something comes with every poll: it need not be what this wait is for. */
     if (round % 64 != 63)
@@ -116,7 +116,7 @@ static void relax_with_progress(void *arg, uint32_t round)
 {
     uf_world *w = arg;
     uf_foreign_serve(w);
-    if (w->engine && w->fabric && uf_engine_poll(w->engine) > 0)
+    if (w->engine && uf_world_steps(w) && uf_engine_poll(w->engine) > 0)
         return;
     w->driver->relax(w->driver->arg, round);
 }
@@ -193,10 +193,15 @@ static void free_world(uf_world *w)
 {
     uf_teams_destroy(w);
     /* The engine's thread stops before anything that it uses goes. */
+    if (w->engine) {
+        uf_engine_stop(w->engine);
+        uf_queues_stop(w);
+    }
     uf_memory_destroy(w);
     free_contexts(w->contexts);
     free_contexts(w->abandoned);
     uf_engine_destroy(w->engine);
+    uf_queues_free(w);
     if (w->fabric)
         w->fabric->ops->close(w->fabric);
     /* The bootstrap still waits for acknowledgements, and its waits make progress where there is an engine (relax_with_progress). */
@@ -416,6 +421,7 @@ int uf_world_counters(uf_world *w, uf_counters *counters)
     uf_counters c = w->retired;
     for (uf_ctx *ctx = w->contexts; ctx; ctx = ctx->next)
         add_context(&c, ctx);
+    uf_queues_count(w, &c);
     uf_memory_counters(w, &c.registrations, &c.registration_hits);
     pthread_mutex_unlock(&w->contexts_lock);
     c.size = sizeof c;

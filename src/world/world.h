@@ -68,7 +68,8 @@ typedef struct uf_request {
 struct uf_ctx {
     uf_world *world;
     uf_order_ctx order;
-    uf_ctx *next; /* in world->contexts */
+    uf_ctx *next;      /* in world->contexts */
+    uint32_t n_queues; /* device command queues; under contexts_lock */
     uf_tally tally;
     pthread_mutex_t opening;          /* of lanes */
     _Atomic(uf_order_lane *) lanes[]; /* [n_pes], NULL until the first network operation to that peer */
@@ -109,8 +110,10 @@ struct uf_world {
     uf_ctx *contexts;
     uint32_t contexts_made;
     uf_ctx *default_ctx;
-    uf_ctx *abandoned;   /* destroyed while their lanes could not be closed: freed with the world */
-    uf_counters retired; /* of destroyed contexts */
+    uf_ctx *abandoned;                      /* destroyed while their lanes could not be closed: freed with the world */
+    uf_counters retired;                    /* of destroyed contexts */
+    struct uf_queue *queues, *ended_queues; /* device command queues; ended: answers to them may still come */
+    _Atomic uint32_t n_queues;
     uf_teams *teams;
 
     _Atomic int status;          /* the first error that ended the world */
@@ -132,6 +135,11 @@ struct uf_world {
 void uf_world_fail(uf_world *w, int code, const char *why);
 /* UF_OK, or the world's error with its sentence in this thread's message. */
 int uf_world_check(uf_world *w);
+/* Is there anything that a turn of a caller could move? */
+static inline bool uf_world_steps(uf_world *w)
+{
+    return w->fabric || atomic_load_explicit(&w->n_queues, memory_order_relaxed);
+}
 /* `rc` of an operation, or the world's error if it has one: a lane that ended has ended the world, whose first error says why. */
 int uf_world_first_cause(uf_world *w, int rc);
 /* For wait loops: progress, then the driver's relax, and every 64 rounds the clock and the world's soundness. UF_OK to look again,
@@ -203,6 +211,16 @@ void uf_requests_free(uf_world *w);
 int uf_request_wait(uf_world *w, uf_request *r, const char *call, int pe, uint64_t *value);
 /* Edge of the engine. */
 void uf_request_done(void *world, uint64_t user, int status, uint64_t value);
+
+/* ---------------------------------------------------------------- device command queues (queue.c, queue.h) */
+
+struct uf_command_counters;
+/* Ends those that are left, before the engine goes, and frees what is left of them, after it. */
+void uf_queues_stop(uf_world *w);
+void uf_queues_free(uf_world *w);
+/* Adds what they have done to the world's counters. */
+void uf_queues_count(uf_world *w, uf_counters *sum);
+void uf_queue_add_counters(uf_counters *sum, const struct uf_command_counters *counters);
 
 /* ---------------------------------------------------------------- teams (team.c) */
 
