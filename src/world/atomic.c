@@ -3,6 +3,7 @@
  * The engine applies them with the same instructions as mapped peers do, so both may work on one word at once. */
 #include "base/error.h"
 #include "world/foreign.h"
+#include "world/gpu.h"
 #include "world/world.h"
 
 #define APPLY(type)                                                                                                              \
@@ -102,6 +103,8 @@ static int apply_near(uf_world *w, uf_atomic_op op, int width, const void *dst, 
     const uf_region *r = uf_memory_find(w, dst, (size_t)width);
     if (!r)
         return refuse_word(w, dst, width);
+    if (r->memory == UF_MEMORY_CUDA)
+        return uf_gpu_refuse(w, "uf_atomic", "dst", dst);
     void *word = uf_ptr(w, dst, pe);
     if (!word) {
         uint64_t foreign = r->addresses[pe] + (uint64_t)((const unsigned char *)dst - r->base);
@@ -127,6 +130,8 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
         uf_region *r = uf_memory_find(w, dst, (size_t)width);
         if (!r)
             return refuse_word(w, dst, width);
+        if (r->memory == UF_MEMORY_CUDA)
+            return uf_gpu_refuse(w, "uf_atomic", "dst", dst);
         uf_order_op o = {.kind = UF_ORDER_ATOMIC,
                          .op = (uint8_t)op,
                          .width = (uint8_t)width,

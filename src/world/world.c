@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "world/foreign.h"
+#include "world/gpu.h"
 #include "world/paths.h"
 #include <sched.h>
 #include <stdio.h>
@@ -25,6 +26,9 @@ void uf_world_fail(uf_world *w, int code, const char *why)
     snprintf(w->why, sizeof w->why, "%s", why);
     /* Pairs with the acquire load in uf_world_check: whoever sees the status sees the sentence. */
     atomic_store_explicit(&w->status, code, memory_order_release);
+    int32_t *kernels = atomic_load_explicit(&w->gpu_status, memory_order_acquire);
+    if (kernels)
+        __atomic_store_n(kernels, code, __ATOMIC_RELEASE);
     uf_log(UF_LOG_ERROR, w->pe, "%s", why);
 }
 
@@ -42,6 +46,7 @@ static void tick(void *arg, uint64_t now)
     int pe = -1;
     uf_memory_tick(w);
     uf_foreign_tick(w);
+    uf_gpu_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
