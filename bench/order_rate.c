@@ -2,7 +2,8 @@
  *
  * Two PEs in one process send each other weak signalled puts of 64 bytes. The wire is an array: post appends, and then the remote CQE
  * and the sender's own are handed in. So a signal is submit + post + imm + apply + sent + its share of credits, all through
- * order.h. Run under `valgrind --tool=callgrind` with a small count for instructions a signal. No timed assertion. */
+ * order.h. Run under `valgrind --tool=callgrind` with a small count for instructions a signal. No timed assertion.
+ * order_rate [SIGNALS [FLOWS [receipts]]]: of FLOWS peers (2) only one is active, and the cost must not depend on their number. */
 #include "base/clock.h"
 #include "order/order.h"
 #include <stdio.h>
@@ -71,11 +72,12 @@ static uint64_t cpu_ns(void)
 int main(int argc, char **argv)
 {
     uint64_t signals = argc > 1 ? strtoull(argv[1], NULL, 0) : 50000000;
-    bool placed = argc <= 2;
+    uint32_t flows = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 0) : 2;
+    bool placed = argc <= 3;
     static side sides[2];
     for (uint32_t i = 0; i < 2; i++) {
         uf_order_config config = {.self = i,
-                                  .n_flows = 2,
+                                  .n_flows = flows < 2 ? 2 : flows,
                                   .n_rails = 1,
                                   .window = 256,
                                   .credits = 256,
@@ -90,7 +92,7 @@ int main(int argc, char **argv)
                                   .immediates = true,
                                   .imm_placed = placed};
         uf_order_edges edges = {&sides[i], post, apply, done, failed};
-        sides[i].ctx = (uf_order_ctx){0, 256, false};
+        sides[i].ctx = (uf_order_ctx){.window = 256};
         if (uf_order_create(&config, &edges, &sides[i].order) ||
             uf_order_lane_open(sides[i].order, &sides[i].ctx, 1 - i, &sides[i].lane)) {
             fprintf(stderr, "%s\n", uf_error_message());

@@ -128,7 +128,7 @@ UF_API void uf_group_destroy(uf_group *group);
 typedef struct uf_path_info {
     size_t size;
     const char *fabric;   /* "local", "ofi", ... valid while the world lives */
-    const char *provider; /* "memfd", "tcp;ofi_rxm", "shm", ... */
+    const char *provider; /* "memfd", "net", "shm", ...: what was taken, whatever was asked for */
     const char *reason;   /* why this one, a sentence */
     int same_host;
 } uf_path_info;
@@ -175,9 +175,11 @@ UF_API int uf_malloc_on(uf_world *world, int memory, size_t bytes, size_t align,
 
 /* Makes the caller's own buffer symmetric: afterwards pointers into it may be used as `dst` and count as offset from
  * `ptr` on every PE. Collective; `bytes` must be the same everywhere, `ptr` need not. The memory stays the caller's and
- * must stay mapped until uf_unregister. GPU buffers work alike, on all PEs or none: those of cudaMalloc, and of cuMemCreate with POSIX file descriptors
- * as handle type (PyTorch's expandable segments), which near peers map; other kinds are refused with a sentence. */
+ * must stay mapped until uf_unregister. It may not overlap a window or the heap (UF_EINVAL): a pointer names one place. GPU buffers
+ * work alike, on all PEs or none: those of cudaMalloc, and of cuMemCreate with POSIX file descriptors as handle type (PyTorch's
+ * expandable segments), which near peers map; other kinds are refused with a sentence. */
 UF_API int uf_register(uf_world *world, void *ptr, size_t bytes, uf_window **window);
+/* Collective. Includes a barrier; as for uf_free, the caller must have completed its own operations on the window. */
 UF_API int uf_unregister(uf_window *window);
 /* (window, offset) as a symmetric pointer: the local address of that offset. NULL if offset > size. */
 UF_API void *uf_window_at(const uf_window *window, size_t offset);

@@ -97,6 +97,16 @@ static void emit(int level, char *line)
     (void)written;
 }
 
+/* Sentences of errors begin with the PE that found them; the line has said so already if that is this one. */
+static void drop_pe(char *text, int pe)
+{
+    char own[24];
+    int length = snprintf(own, sizeof own, "PE %d: ", pe);
+
+    if (strncmp(text, own, (size_t)length) == 0)
+        memmove(text, text + length, strlen(text + length) + 1);
+}
+
 void uf_log(int level, int pe, const char *format, ...)
 {
     char line[UF_LOG_BYTES + 1]; /* and the newline */
@@ -114,6 +124,8 @@ void uf_log(int level, int pe, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line + used, UF_LOG_BYTES - (size_t)used, format, arguments);
     va_end(arguments);
+    if (pe >= 0)
+        drop_pe(line + used, pe);
     flatten(line);
     emit(level, line);
 }

@@ -43,7 +43,10 @@ typedef enum uf_cqe_kind {
     UF_CQE_SENT = 0,    /* a WR of ours is done: `cookie` */
     UF_CQE_IMM = 1,     /* a peer's write-with-immediate is placed: `peer`, `imm`, `bytes` if the fabric knows them */
     UF_CQE_MESSAGE = 2, /* a peer's message arrived: `peer`, `message` */
+    UF_CQE_RAIL = 3,    /* our `rail` to `peer` (UF_CQE_ALL_PEERS: to everybody) broke: fabric.h says when */
 } uf_cqe_kind;
+
+#define UF_CQE_ALL_PEERS UINT32_MAX
 
 typedef struct uf_cqe {
     uint8_t kind; /* uf_cqe_kind */

@@ -181,6 +181,16 @@ void uf_model_run(uf_model *model, uint64_t until)
         model->now = until;
 }
 
+void uf_model_catch_up(uf_model *model, uint64_t until)
+{
+    model_event event;
+    while (uf_model_event_take(model, until, &event))
+        handle(model, &event);
+    if (until > model->now)
+        model->now = until;
+    uf_model_look_at_doorbells(model);
+}
+
 /* ---- Messages ---- */
 
 message *uf_model_message(uf_model *m, uint32_t index)
@@ -288,6 +298,13 @@ void uf_model_nic_kill(uf_model_nic *nic)
     nic->dead = true;
 }
 
+bool uf_model_nic_alive(const uf_model_nic *nic, bool *can_read, bool *can_write)
+{
+    *can_read = nic->can_read;
+    *can_write = nic->can_write;
+    return !nic->dead;
+}
+
 /* ---- Registrations ---- */
 
 int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t bytes, uint32_t access, uf_model_mr *out)
@@ -307,7 +324,9 @@ int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t byt
             nic->mrs = mrs;
         }
         index = nic->n_mrs++;
-        nic->mrs[index] = (model_mr){.generation = (uint32_t)uf_model_random(nic->model)};
+        /* Not from the stream of random numbers: how often a caller registers may depend on where its memory lies, and what the
+         * network does must not. */
+        nic->mrs[index] = (model_mr){.generation = (index + 1) * 0x9e3779b9u + nic->index * 0x85ebca6bu};
     }
     model_mr *mr = &nic->mrs[index];
     uint32_t generation = mr->generation + 1;

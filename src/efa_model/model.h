@@ -84,6 +84,9 @@ uint64_t uf_model_next(uf_model *model);
 bool uf_model_step(uf_model *model);
 /* Does all events up to `until`, and then it is `until` (if that is later than now). */
 void uf_model_run(uf_model *model, uint64_t until);
+/* The same for a clock that runs by itself: plain doorbells found now were rung since the last look, so they count from `until` on and
+ * not from where time stood before. */
+void uf_model_catch_up(uf_model *model, uint64_t until);
 
 /* ---- NICs and what they know ---- */
 
@@ -95,6 +98,8 @@ void uf_model_nic_gid(const uf_model_nic *nic, uint8_t gid[16]);
 void uf_model_nic_abilities(uf_model_nic *nic, bool can_read, bool can_write);
 /* The NIC neither sends, answers nor touches memory from now on. */
 void uf_model_nic_kill(uf_model_nic *nic);
+/* What the NIC can do now; false if it was killed. */
+bool uf_model_nic_alive(const uf_model_nic *nic, bool *can_read, bool *can_write);
 
 enum { UF_MODEL_LOCAL = 1, UF_MODEL_REMOTE_READ = 2, UF_MODEL_REMOTE_WRITE = 4 };
 

@@ -190,14 +190,12 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
     model_qp *qp = msg->qp;
     uf_model_nic *nic = qp->nic;
     static const uint8_t counts[] = {UF_MODEL_COUNT_SEND, UF_MODEL_COUNT_READ, UF_MODEL_COUNT_WRITE};
-    if (nic->dead)
-        return;
     msg->done = true;
     bool local =
         status == UF_EFA_FLUSHED || status == UF_EFA_INVALID_AH || status == UF_EFA_UNRESPONSIVE || status == UF_EFA_UNREACHABLE;
     if (!local && msg->target_nic < nic->n_reverse)
         nic->heard[msg->target_nic] = 1;
-    if (msg->late)
+    if (msg->late && !nic->dead)
         uf_model_snapshot(m, msg); /* the source is the caller's again, and the network still has the bytes */
     if (msg->previous != UF_MODEL_NONE)
         uf_model_message(m, msg->previous)->next = msg->next;
@@ -205,6 +203,10 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
         qp->first = msg->next;
     if (msg->next != UF_MODEL_NONE)
         uf_model_message(m, msg->next)->previous = msg->previous;
+    if (nic->dead) { /* forgotten, and nobody is told */
+        uf_model_message_unref(m, msg);
+        return;
+    }
     uf_model_count(m, qp, counts[msg->op], status == UF_EFA_OK, 0);
     if (status != UF_EFA_OK || msg->wants_cqe)
         uf_model_tx_cqe(m, qp, msg->id, msg->op, status);

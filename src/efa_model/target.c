@@ -52,6 +52,15 @@ static bool ready(uf_model *m, model_qp *qp)
     return uf_model_receives(m, qp) > 0 && !uf_model_chance(m, m->p.rnr_storm_ppm);
 }
 
+/* The target died before it could answer: the sender tries again until it gives up. */
+static bool died(uf_model *m, message *msg)
+{
+    if (!m->nics[msg->target_nic]->dead)
+        return false;
+    add(m, msg, m->now + m->p.rto_ns, EVENT_RETRANSMIT, 0, 0, NULL);
+    return true;
+}
+
 /* B11: 0, or the status. Unless the knob says otherwise nothing of a message that leaves the range is placed. */
 static unsigned check_remote(const uf_model *m, const message *msg, const model_qp *qp, uint32_t packet)
 {
@@ -90,7 +99,7 @@ static void complete(uf_model *m, message *msg)
 
 void uf_model_placed(uf_model *m, message *msg)
 {
-    if (++msg->placed == msg->packets && !msg->answered)
+    if (++msg->placed == msg->packets && !msg->answered && !died(m, msg))
         complete(m, msg);
 }
 
@@ -253,7 +262,7 @@ static unsigned take_receive(uf_model *m, message *msg, model_qp *qp, uf_efa_cqe
 void uf_model_deliver(uf_model *m, message *msg)
 {
     model_qp *qp = target_qp(m, msg);
-    if (msg->answered || m->nics[msg->target_nic]->dead)
+    if (msg->answered || died(m, msg))
         return;
     if (!qp) {
         uf_model_answer(m, msg, UF_EFA_REMOTE_QPN);

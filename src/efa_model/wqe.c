@@ -314,6 +314,8 @@ void uf_model_qp_break(uf_model *m, model_qp *qp)
     while (qp->first != UF_MODEL_NONE) {
         uf_model_end_early(m, uf_model_message(m, qp->first), UF_EFA_FLUSHED);
     }
+    if (qp->nic->dead)
+        return;
     uf_model_fetch(m, qp, qp->rung); /* posted and not yet fetched */
     uf_efa_cqe cqe = {.status = UF_EFA_FLUSHED, .ah = UF_EFA_AH_UNKNOWN};
     for (uint32_t n = uf_model_receives(m, qp); n > 0; n--) {

@@ -18,27 +18,73 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static uint32_t rails_of(const uf_engine_params *p)
+{
+    uint32_t all = p->fabric->caps.n_rails;
+    return (uint32_t)least(p->n_rails && p->n_rails < all ? p->n_rails : all, UF_ORDER_MAX_RAILS);
+}
+
+void uf_engine_fabric_sizes(uf_fabric_params *p)
+{
+    const int64_t *set = p->settings->number;
+    /* What several rails need for one of them is all that two need, halved: see uf_order_receives. */
+    uint32_t rails = set[UF_SET_RAILS] == 1 ? 1 : 2;
+    uf_order_config c = {.n_flows = (uint32_t)p->n_pes,
+                         .n_rails = rails,
+                         .credits = (uint32_t)set[UF_SET_CREDITS],
+                         .message_credits = (uint32_t)set[UF_SET_MESSAGES]};
+    p->n_rails = (uint32_t)set[UF_SET_RAILS];
+    p->tx_depth = (uint32_t)set[UF_SET_QUEUE_DEPTH];
+    p->receives = (uint32_t)least(uf_order_receives(&c) / rails, UINT32_MAX - 1);
+    c.immediates = true;
+    p->remote_cqes = (uint32_t)least(uf_order_remote_cqes(&c) / rails, UINT32_MAX - 1);
+}
+
+/* The most of what a peer may have outstanding, if `room` holds `fixed` and `each` for every one of it. */
+static uint64_t fitting(uint64_t wanted, uint32_t room, uint64_t fixed, uint64_t each)
+{
+    if (room == UINT32_MAX)
+        return wanted;
+    return room > fixed ? least(wanted, (room - fixed) / each) : 0;
+}
+
 int uf_engine_limits_of(const uf_engine_params *p, uf_engine_limits *limits)
 {
     const uf_fabric_caps *caps = &p->fabric->caps;
     const int64_t *set = p->settings->number;
-    uint32_t flows = (uint32_t)p->n_pes;
-    /* Control costs no credit. Where there are no immediates it travels as messages. */
-    uint32_t reserve = UF_ORDER_CONTROL_RESERVE * flows;
-    uint64_t credits = (uint64_t)set[UF_SET_CREDITS];
-    if (caps->cq_depth != UINT32_MAX)
-        credits = caps->cq_depth > reserve ? least(credits, (caps->cq_depth - reserve) / flows) : 0;
-    uint64_t messages = (uint64_t)set[UF_SET_MESSAGES];
-    if (caps->max_receives != UINT32_MAX)
-        messages = caps->max_receives > reserve ? least(messages, (caps->max_receives - reserve) / flows) : 0;
+    uf_order_config none = {.n_flows = (uint32_t)p->n_pes, .n_rails = rails_of(p)};
+    uint64_t each = (uint64_t)none.n_flows * none.n_rails;
+    /* Control costs no credit. Where there are no immediates, which a peer may say later, it travels as messages. */
+    uint64_t receives = uf_order_receives(&none);
+    none.immediates = true;
+    uint64_t cqes = uf_order_remote_cqes(&none);
+    uint64_t credits = fitting((uint64_t)set[UF_SET_CREDITS], caps->cq_depth, cqes, each);
+    uint64_t messages = fitting((uint64_t)set[UF_SET_MESSAGES], caps->max_receives, receives, each);
     if (credits < 4 || messages < 2)
-        return uf_fail(UF_ENOMEM,
-                       "PE %d: %s (%s) holds %u completions and %u messages, too few for %d PEs, which need %u and %u; use fewer "
-                       "PEs per network endpoint or a deeper queue",
-                       p->pe, caps->fabric, caps->provider, caps->cq_depth, caps->max_receives, p->n_pes, reserve + 4 * flows,
-                       reserve + 2 * flows);
-    *limits = (uf_engine_limits){(uint32_t)credits, (uint32_t)messages, caps->n_rails, caps->imm_bits >= 32};
+        return uf_fail(
+            UF_ENOMEM,
+            "PE %d: %s (%s) holds %u completions and %u messages a rail, too few for %d PEs over %u rails, which need %llu "
+            "and %llu; use fewer PEs per network endpoint, fewer rails (UNFENCE_RAILS) or a deeper queue",
+            p->pe, caps->fabric, caps->provider, caps->cq_depth, caps->max_receives, p->n_pes, none.n_rails,
+            (unsigned long long)(cqes + 4 * each), (unsigned long long)(receives + 2 * each));
+    *limits = (uf_engine_limits){(uint32_t)credits, (uint32_t)messages, caps->imm_bits >= 32};
     return UF_OK;
+}
+
+/* A part of a striped put is worth its WR if it keeps its rail busy for far longer than posting takes. */
+static void choose_stripe(const uf_engine_params *p, uf_order_config *c)
+{
+    enum { PART_NS = 2000, LEAST = 16 << 10, MOST = 1 << 20 };
+    const uint64_t usual_rate = UINT64_C(12500000000); /* 100 Gb/s, where the fabric does not know */
+    uint64_t rate = p->fabric->caps.rate_bytes ? p->fabric->caps.rate_bytes : usual_rate;
+    uint64_t wanted = (uint64_t)p->settings->number[UF_SET_STRIPE];
+    uint64_t part = floor_power_of_two(least(rate / (1000000000 / PART_NS), MOST));
+    c->stripe_chunk = part < LEAST ? LEAST : part;
+    c->stripe_bytes = c->n_rails * c->stripe_chunk;
+    if (!wanted)
+        return;
+    c->stripe_bytes = wanted;
+    c->stripe_chunk = least(c->stripe_chunk, (wanted + c->n_rails - 1) / c->n_rails);
 }
 
 int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
@@ -54,12 +100,12 @@ int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
     *c = (uf_order_config){
         .self = (uint32_t)p->pe,
         .n_flows = (uint32_t)p->n_pes,
-        .n_rails = caps->n_rails,
+        .n_rails = rails_of(p),
         .window = floor_power_of_two((uint64_t)set[UF_SET_WINDOW]),
         .credits = limits.credits,
         .message_credits = limits.messages,
-        .tx_depth = (uint32_t)least((uint64_t)set[UF_SET_QUEUE_DEPTH], caps->tx_depth * (uint64_t)caps->n_rails),
-        .queue_ops = 2 * (uint32_t)set[UF_SET_QUEUE_DEPTH],
+        .tx_depth = (uint32_t)least((uint64_t)set[UF_SET_QUEUE_DEPTH], caps->tx_depth * (uint64_t)rails_of(p)),
+        .queue_ops = 2 * (uint32_t)(set[UF_SET_QUEUE_DEPTH] > p->n_pes ? set[UF_SET_QUEUE_DEPTH] : p->n_pes),
         .max_lanes = (uint32_t)set[UF_SET_MAX_LANES],
         .max_local_lanes = (uint32_t)set[UF_SET_MAX_LANES],
         .max_fetches = limits.messages,
@@ -69,5 +115,6 @@ int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
         .imm_placed = caps->imm_placed,
         .duplicates = caps->duplicates,
     };
+    choose_stripe(p, c);
     return UF_OK;
 }

@@ -2,14 +2,16 @@
  *
  * A fiber runs until it calls relax (through any blocking call of the library); then the scheduler, which lives on the stack
  * of uf_fibers_run, picks the next one by a seeded random number. Time stands still but for one rule: when every fiber has
- * had a turn since the last tick, it advances by step_ns. So a run is a pure function of the seed and of what the
+ * had a turn since the last tick, it advances by step_ns (or to the next event of what is attached). So a run is a pure function of the seed and of what the
  * fibers do, and a seed that fails can be run again under a debugger. The trace is a hash of all choices and ticks: two
  * runs with equal traces went the same way.
  * It must never read a clock or let a fiber run on two threads. The sanitizers are told of each switch, since they follow
  * stacks: without it AddressSanitizer reports overflows that are none and ThreadSanitizer loses all order. */
+#undef _FORTIFY_SOURCE /* whose longjmp refuses another stack */
 #include "base/error.h"
 #include "engine/driver.h"
 #include <errno.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +42,18 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
+enum { ATTACHED_MAX = 4, JUMP_STEPS = 64 };
 #define STACK_BYTES ((size_t)1 << 20) /* touched pages only cost memory; sanitizers need the room */
 
+/* Where a stack stands that is not running. */
+typedef struct stand {
+    ucontext_t context; /* its beginning; under sanitizers always */
+    jmp_buf here;
+    bool left; /* `here` is set */
+} stand;
+
 typedef struct fiber {
-    ucontext_t context;
+    stand stand;
     void (*main)(void *arg);
     void *arg;
     unsigned char *mapping; /* guard page, then the stack */
@@ -52,14 +62,23 @@ typedef struct fiber {
     void *tsan_fiber;
 } fiber;
 
+/* What shares the fibers' time (uf_fibers_attach). */
+typedef struct attached {
+    uint64_t (*next)(void *arg);
+    void (*run)(void *arg, uint64_t until);
+    void *arg;
+} attached;
+
 struct uf_fibers {
     uf_driver driver;
+    attached attached[ATTACHED_MAX];
+    size_t n_attached;
     uint64_t now, step_ns;
     uint64_t random, trace;
     fiber **fibers;
     size_t n, waiting; /* waiting: fibers that have not returned and had no turn in this tick */
     fiber *current;    /* NULL: the scheduler runs */
-    ucontext_t scheduler;
+    stand scheduler;
     void *scheduler_fake_stack;
     const void *scheduler_stack; /* as AddressSanitizer knows it, told at a fiber's first turn */
     size_t scheduler_stack_bytes;
@@ -83,7 +102,47 @@ static void trace_add(uf_fibers *f, uint64_t value)
     f->trace ^= f->trace >> 29;
 }
 
+/* ---------------------------------------------------------------- time */
+
+int uf_fibers_attach(uf_fibers *f, uint64_t (*next)(void *arg), void (*run)(void *arg, uint64_t until), void *arg)
+{
+    if (f->n_attached == ATTACHED_MAX) {
+        return uf_fail(UF_EINVAL, "uf_fibers_attach: %d things share this driver's time already", ATTACHED_MAX);
+    }
+    f->attached[f->n_attached++] = (attached){next, run, arg};
+    return UF_OK;
+}
+
+static void advance(uf_fibers *f)
+{
+    uint64_t event = UINT64_MAX, step = f->now + f->step_ns, most = f->now + JUMP_STEPS * f->step_ns;
+    for (size_t i = 0; i < f->n_attached; i++) {
+        uint64_t next = f->attached[i].next(f->attached[i].arg);
+        event = next < event ? next : event;
+    }
+    f->now = event == UINT64_MAX || event < step ? step : event < most ? event : most;
+    for (size_t i = 0; i < f->n_attached; i++) {
+        f->attached[i].run(f->attached[i].arg, f->now);
+    }
+}
+
 /* ---------------------------------------------------------------- switching */
+
+/* Leaves one stack for another; returns when somebody comes back. swapcontext alone would do, but makes a system call for the signal
+ * mask each time, which was half of a run's time. Sanitizers know swapcontext, and take such a jump for an unwinding. */
+static void __attribute__((noinline)) hop(stand *from, stand *to)
+{
+#if defined(FIBERS_ASAN) || defined(FIBERS_TSAN)
+    swapcontext(&from->context, &to->context);
+#else
+    if (_setjmp(from->here))
+        return;
+    from->left = true;
+    if (to->left)
+        _longjmp(to->here, 1);
+    setcontext(&to->context);
+#endif
+}
 
 static void switch_to_fiber(uf_fibers *f, fiber *to)
 {
@@ -94,7 +153,7 @@ static void switch_to_fiber(uf_fibers *f, fiber *to)
 #if defined(FIBERS_TSAN)
     __tsan_switch_to_fiber(to->tsan_fiber, 0);
 #endif
-    swapcontext(&f->scheduler, &to->context);
+    hop(&f->scheduler, &to->stand);
 #if defined(FIBERS_ASAN)
     __sanitizer_finish_switch_fiber(f->scheduler_fake_stack, NULL, NULL);
 #endif
@@ -121,7 +180,7 @@ static void leave_fiber(uf_fibers *f, fiber *self, bool last)
     __tsan_switch_to_fiber(f->scheduler_tsan, 0);
 #endif
     (void)last;
-    swapcontext(&self->context, &f->scheduler);
+    hop(&self->stand, &f->scheduler);
     enter_fiber(f, self);
 }
 
@@ -150,7 +209,7 @@ static void fibers_relax(void *arg, uint32_t round)
     if (f->current) {
         leave_fiber(f, f->current, false);
     } else {
-        f->now += f->step_ns; /* called outside of any fiber: nobody else could have a turn */
+        advance(f); /* called outside of any fiber: nobody else could have a turn */
     }
 }
 
@@ -243,17 +302,17 @@ static int map_stack(fiber *one)
 /* On its own, since getcontext may return twice as far as the compiler knows. */
 static int prepare_context(uf_fibers *f, fiber *one)
 {
-    if (getcontext(&one->context)) {
+    if (getcontext(&one->stand.context)) {
         return uf_fail_errno(UF_ESYSTEM, errno, "deterministic driver: getcontext failed");
     }
     uint64_t self = (uint64_t)(uintptr_t)f;
-    one->context.uc_stack.ss_sp = one->mapping + (size_t)sysconf(_SC_PAGESIZE);
-    one->context.uc_stack.ss_size = STACK_BYTES;
-    makecontext(&one->context, (void (*)(void))fiber_start, 2, (unsigned)(self >> 32), (unsigned)self);
+    one->stand.context.uc_stack.ss_sp = one->mapping + (size_t)sysconf(_SC_PAGESIZE);
+    one->stand.context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&one->stand.context, (void (*)(void))fiber_start, 2, (unsigned)(self >> 32), (unsigned)self);
 #if defined(FIBERS_ASAN)
     /* It would clear its shadow of the whole stack, by system calls, at each switch. It is told of switches, and swapcontext
      * has no use for the size. */
-    one->context.uc_stack.ss_size = 0;
+    one->stand.context.uc_stack.ss_size = 0;
 #endif
     return UF_OK;
 }
@@ -348,7 +407,7 @@ int uf_fibers_run(uf_fibers *f, uint64_t limit_ns)
                 f->waiting--;
             }
         }
-        f->now += f->step_ns;
+        advance(f);
         trace_add(f, f->now);
         if (f->now > limit_ns && open_tick(f) > 0) {
             return limit_passed(f, limit_ns);

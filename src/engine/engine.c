@@ -61,6 +61,20 @@ static int edge_post(void *arg, const uf_wr *wr)
     return rc;
 }
 
+/* The same with several rails: the operation named tables (engine.h). */
+static int edge_post_rails(void *arg, const uf_wr *wr)
+{
+    if (wr->verb == UF_VERB_SEND || wr->bytes == 0)
+        return edge_post(arg, wr);
+    const uf_fabric_key *keys = (const uf_fabric_key *)(uintptr_t)wr->remote_key;
+    const uint64_t *descs = (const uint64_t *)(uintptr_t)wr->local_desc;
+    uf_wr out = *wr;
+    out.remote += keys[wr->rail].base - keys[0].base;
+    out.remote_key = keys[wr->rail].key;
+    out.local_desc = descs ? descs[wr->rail] : 0;
+    return edge_post(arg, &out);
+}
+
 static int edge_apply(void *arg, const uf_order_signal *signal, uint64_t *old)
 {
     uf_engine *e = arg;
@@ -81,6 +95,28 @@ static void edge_failed(void *arg, uint32_t flow, int status)
 
 /* ---------------------------------------------------------------- the step */
 
+/* A rail broke: its work moves to the others, and somebody should know. The last one ends the flow, and so the world. */
+static int __attribute__((cold)) rail_broke(uf_engine *e, const uf_cqe *cqe)
+{
+    if (cqe->rail >= e->n_rails)
+        return UF_OK; /* one that this PE has and others do not, so nobody uses it */
+    const char *why = e->fabric->ops->error(e->fabric);
+    uint32_t flow = cqe->peer == UF_CQE_ALL_PEERS ? UF_ORDER_ALL_FLOWS : cqe->peer;
+    char to[24] = "every PE";
+    if (flow != UF_ORDER_ALL_FLOWS)
+        snprintf(to, sizeof to, "PE %u", flow);
+    if (e->n_rails > 1)
+        uf_log(UF_LOG_WARN, e->pe, "rail %u to %s broke; what it carried goes over the other rails from now on: %s", cqe->rail,
+               to, why);
+    return uf_order_fail_rail(e->order, flow, cqe->rail, why);
+}
+
+static void drained(uf_engine *e)
+{
+    for (uint32_t rails = e->fabric->drained & ((1u << e->n_rails) - 1); rails; rails &= rails - 1)
+        uf_order_drained(e->order, (uint32_t)__builtin_ctz(rails));
+}
+
 static int handle(uf_engine *e, const uf_cqe *cqe)
 {
     switch (cqe->kind) {
@@ -92,6 +128,8 @@ static int handle(uf_engine *e, const uf_cqe *cqe)
         return uf_order_imm(e->order, cqe->peer, cqe->rail, cqe->imm);
     case UF_CQE_MESSAGE:
         return uf_order_message(e->order, cqe->peer, cqe->message);
+    case UF_CQE_RAIL:
+        return rail_broke(e, cqe);
     }
     return uf_fail(UF_EINTERNAL, "PE %d: the fabric reported a completion of unknown kind %u", e->pe, cqe->kind);
 }
@@ -115,8 +153,16 @@ static int step(uf_engine *e)
         }
         return n;
     }
-    for (int i = 0; i < n; i++)
-        handle(e, &cqes[i]); /* an error concerns one flow and has been told through the failed edge */
+    for (int i = 0; i < n; i++) {
+        int rc = handle(e, &cqes[i]);
+        /* Other errors concern one flow and have been told through the failed edge; so may this have been, then it is told to no effect. */
+        if (rc == UF_EINTERNAL && !e->unsound) {
+            e->unsound = true;
+            e->host.failed(e->host.arg, (uint32_t)e->pe, rc);
+        }
+    }
+    if (__builtin_expect(e->n_rails > 1, 0))
+        drained(e);
     int posted = uf_order_progress(e->order);
     ring(e);
     return posted > 0 ? n + posted : n;
@@ -155,25 +201,29 @@ bool uf_engine_thread_arm(uf_engine *e)
 
 /* ---------------------------------------------------------------- operations */
 
+static int no_room(uf_engine *e, const uf_order_lane *lane)
+{
+    uint32_t peer = uf_order_lane_peer(lane);
+    char how[256];
+    uf_engine_describe(e, peer, how, sizeof how);
+    return uf_fail(UF_ETIMEDOUT,
+                   "PE %d: an operation to PE %u found no room in the queues until its deadline: the network or a peer does not "
+                   "take what was sent (%s); UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
+                   e->pe, peer, how);
+}
+
 /* Between two tries of a caller that found the queues full: UF_OK to try again. The clock is read only here, so that
  * an operation that finds room costs no system call. */
-static int back_off(uf_engine *e, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
+static int back_off(uf_engine *e, const uf_order_lane *lane, uint64_t timeout_ns, uint64_t *deadline, uint32_t round)
 {
     if (timeout_ns == 0)
         return uf_fail(UF_EAGAIN, "PE %d: the queues are full and the caller asked not to wait (UF_NOWAIT)", e->pe);
-    if (round % 64 == 0) {
+    if (round == 0) {
         uint64_t now = e->driver->now(e->driver->arg);
-        if (round == 0)
-            *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
-        else if (now >= *deadline)
-            return uf_fail(UF_ETIMEDOUT,
-                           "PE %d: an operation found no room in the queues until its deadline: the network or a peer does not "
-                           "take what was sent; UNFENCE_TIMEOUT sets how long to wait, UNFENCE_QUEUE_DEPTH the room",
-                           e->pe);
+        *deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
     }
-    if (uf_engine_poll(e) <= 0)
-        e->driver->relax(e->driver->arg, round);
-    return UF_OK;
+    int rc = e->host.wait(e->host.arg, round, *deadline);
+    return rc == UF_ETIMEDOUT ? no_room(e, lane) : rc;
 }
 
 int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns)
@@ -186,7 +236,7 @@ int uf_engine_submit(uf_engine *e, uf_order_lane *lane, const uf_order_op *op, u
         unlock(e);
         if (rc != UF_EAGAIN)
             return rc;
-        rc = back_off(e, timeout_ns, &deadline, round);
+        rc = back_off(e, lane, timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }
@@ -207,7 +257,7 @@ int uf_engine_submit_many(uf_engine *e, uf_order_lane *const *lanes, const uf_or
         ring(e);
         unlock(e);
         if (rc == UF_EAGAIN)
-            rc = back_off(e, timeout_ns, &deadline, round);
+            rc = back_off(e, lanes[*done], timeout_ns, &deadline, round);
         if (rc)
             return rc;
     }
@@ -257,19 +307,40 @@ void uf_engine_fail_peer(uf_engine *e, uint32_t peer, int status)
     unlock(e);
 }
 
-int uf_engine_mr_register(uf_engine *e, void *ptr, size_t bytes, bool remote, uf_mr **mr)
+static void name_registration(const uf_engine *e, uf_engine_mr *m)
 {
-    lock(e);
-    int rc = e->fabric->ops->mr_register(e->fabric, ptr, bytes, remote, mr);
-    unlock(e);
-    return rc;
+    const uf_fabric *f = e->fabric;
+    if (!f->caps.needs_desc)
+        return;
+    for (uint32_t rail = 0; rail < e->n_rails; rail++)
+        m->by_rail[rail] = f->ops->mr_desc(m->mr, rail);
+    m->desc = e->n_rails == 1 ? m->by_rail[0] : (uint64_t)(uintptr_t)m->by_rail;
 }
 
-void uf_engine_mr_close(uf_engine *e, uf_mr *mr)
+int uf_engine_mr_register(uf_engine *e, void *ptr, size_t bytes, bool remote, uf_engine_mr **mr)
+{
+    uf_engine_mr *m = calloc(1, sizeof *m + e->n_rails * sizeof m->by_rail[0]);
+    if (!m)
+        return uf_fail(UF_ENOMEM, "PE %d: no memory to note a registration", e->pe);
+    lock(e);
+    int rc = e->fabric->ops->mr_register(e->fabric, ptr, bytes, remote, &m->mr);
+    if (!rc)
+        name_registration(e, m);
+    unlock(e);
+    if (rc) {
+        free(m);
+        return rc;
+    }
+    *mr = m;
+    return UF_OK;
+}
+
+void uf_engine_mr_close(uf_engine *e, uf_engine_mr *m)
 {
     lock(e);
-    e->fabric->ops->mr_close(e->fabric, mr);
+    e->fabric->ops->mr_close(e->fabric, m->mr);
     unlock(e);
+    free(m);
 }
 
 void uf_engine_counters(uf_engine *e, uf_order_counters *counters, uint64_t *eagain)
@@ -282,6 +353,17 @@ void uf_engine_counters(uf_engine *e, uf_order_counters *counters, uint64_t *eag
     *counters = *uf_order_counters_get(e->order);
     *eagain = e->eagain;
     unlock(e);
+}
+
+int uf_engine_watch(uf_engine *e)
+{
+    uint32_t peer;
+    if (!e->fabric)
+        return UF_OK;
+    lock(e);
+    int rc = uf_order_watch(e->order, &peer);
+    unlock(e);
+    return rc;
 }
 
 size_t uf_engine_describe(uf_engine *e, uint32_t peer, char *text, size_t bytes)
@@ -307,18 +389,24 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
     e->host = params->host;
     e->local_pes = params->local_pes;
     e->want_thread = params->driver->threads && strcasecmp(params->settings->text[UF_SET_PROGRESS], "inline") != 0;
+    e->want_near = params->settings->number[UF_SET_PIN_PROGRESS];
     if (e->fabric) {
         uf_order_config config;
         int rc = uf_engine_order_config(params, &config);
-        uf_order_edges edges = {e, edge_post, edge_apply, edge_done, edge_failed};
-        if (!rc)
+        if (!rc) {
+            uf_order_edges edges = {e, config.n_rails > 1 ? edge_post_rails : edge_post, edge_apply, edge_done, edge_failed};
+            e->n_rails = config.n_rails;
             rc = uf_order_create(&config, &edges, &e->order);
+        }
         if (rc) {
             free(e);
             return rc;
         }
         uf_log(UF_LOG_DEBUG, e->pe, "ordering protocol: %zu KiB set aside, window %u, credits %u, messages %u a peer",
                uf_order_bytes(&config) / 1024, config.window, config.credits, config.message_credits);
+        if (config.n_rails > 1)
+            uf_log(UF_LOG_DEBUG, e->pe, "%u rails: puts from %llu bytes on are striped in parts of at least %llu", config.n_rails,
+                   (unsigned long long)config.stripe_bytes, (unsigned long long)config.stripe_chunk);
     }
     *engine = e;
     return UF_OK;

@@ -22,25 +22,30 @@ typedef struct uf_engine_host {
     void (*failed)(void *arg, uint32_t peer, int status);
     /* Called by the progress thread about every millisecond, without the lock: bootstrap messages, deaths. */
     void (*tick)(void *arg, uint64_t now);
+    /* One round of a caller's wait, without the lock: progress, rest, and now and then a look at the clock and at the world. UF_OK to try
+     * again, UF_ETIMEDOUT (no sentence made) past the deadline, or the error that ended the world. */
+    int (*wait)(void *arg, uint32_t round, uint64_t deadline);
 } uf_engine_host;
 
 /* What both ends of a flow must count by alike. */
 typedef struct uf_engine_limits {
     uint32_t credits, messages; /* of a flow */
-    uint32_t rails;
-    uint32_t immediates; /* 0 or 1 */
+    uint32_t immediates;        /* 0 or 1 */
 } uf_engine_limits;
 
 typedef struct uf_engine_params {
     const uf_settings *settings;
     int pe, n_pes;
     uf_fabric *fabric; /* open, not yet connected; NULL: no network, the engine only runs tick. Stays the caller's */
+    uint32_t n_rails;  /* of the fabric's, those that all PEs have; 0: all */
     const uf_driver *driver;
     uf_engine_host host;
     const uf_engine_limits *agreed; /* the least of all PEs; NULL: this PE's own */
     uint32_t local_pes;             /* PEs that share this host: decides how long a wait spins */
 } uf_engine_params;
 
+/* How large a fabric's queues should be, before there is one: fills n_rails, tx_depth, receives and remote_cqes by settings and n_pes. Pure. */
+void uf_engine_fabric_sizes(uf_fabric_params *params);
 /* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with. Pure. */
 int uf_engine_limits_of(const uf_engine_params *params, uf_engine_limits *limits);
 int uf_engine_create(const uf_engine_params *params, uf_engine **engine);
@@ -53,7 +58,8 @@ void uf_engine_destroy(uf_engine *engine);
 
 int uf_engine_lane_open(uf_engine *engine, uf_order_ctx *ctx, uint32_t peer, uf_order_lane **lane);
 int uf_engine_lane_close(uf_engine *engine, uf_order_lane *lane);
-/* Starts one operation. When queues are full it makes progress and tries again for `timeout_ns` (0: UF_EAGAIN at once). */
+/* Starts one operation. When queues are full it makes progress and tries again for `timeout_ns` (0: UF_EAGAIN at once), or until the
+ * world ends. */
 int uf_engine_submit(uf_engine *engine, uf_order_lane *lane, const uf_order_op *op, uint64_t timeout_ns);
 /* The same for many, one doorbell; *done of them were accepted. */
 int uf_engine_submit_many(uf_engine *engine, uf_order_lane *const *lanes, const uf_order_op *ops, uint32_t n, uint64_t timeout_ns,
@@ -65,10 +71,25 @@ int uf_engine_mark_test(uf_engine *engine, uf_order_lane *lane, const uf_order_m
 int uf_engine_poll(uf_engine *engine);
 /* Ends the flow to a dead peer. */
 void uf_engine_fail_peer(uf_engine *engine, uint32_t peer, int status);
-/* Registrations go through the engine, since the fabric is used by one thread at a time. */
-int uf_engine_mr_register(uf_engine *engine, void *ptr, size_t bytes, bool remote, uf_mr **mr);
-void uf_engine_mr_close(uf_engine *engine, uf_mr *mr);
+/* Registrations go through the engine, since the fabric is used by one thread at a time. Operations name a registration by one word on
+ * each side. With one rail these are the fabric's descriptor and key; with several, the addresses of tables by rail from which the engine
+ * takes what belongs to the rail that a WR goes by. The tables must live as long as the operations that name them. */
+typedef struct uf_engine_mr {
+    uf_mr *mr;
+    uint64_t desc; /* uf_order_op.local_desc */
+    uint64_t by_rail[];
+} uf_engine_mr;
+int uf_engine_mr_register(uf_engine *engine, void *ptr, size_t bytes, bool remote, uf_engine_mr **mr);
+void uf_engine_mr_close(uf_engine *engine, uf_engine_mr *mr);
+/* uf_order_op.remote_key for a peer's keys by rail; uf_order_op.remote counts as the first of them does. */
+static inline uint64_t uf_engine_key(const uf_fabric_key *by_rail, uint32_t n_rails)
+{
+    return n_rails == 1 ? by_rail->key : (uint64_t)(uintptr_t)by_rail;
+}
 void uf_engine_counters(uf_engine *engine, uf_order_counters *counters, uint64_t *eagain);
+/* To be called every few seconds: UF_OK, or UF_EAGAIN with the sentence about a peer's lane that has not moved since the last call although
+ * signals wait for it (rule 17). */
+int uf_engine_watch(uf_engine *engine);
 size_t uf_engine_describe(uf_engine *engine, uint32_t peer, char *text, size_t bytes);
 
 static inline uint64_t uf_engine_driver_now(const uf_driver *driver)

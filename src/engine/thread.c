@@ -59,6 +59,9 @@ static void *thread_main(void *arg)
     uf_engine *e = arg;
     uint32_t limit = spin_limit(e), idle = 0;
     uint64_t next_tick = 0, seen = 0;
+    if (e->want_near && e->fabric && uf_engine_stay_near("", e->fabric->caps.device, e->local_pes))
+        uf_log(UF_LOG_INFO, e->pe, "the progress thread stays on the cores near %s (UNFENCE_PIN_PROGRESS=no lets it go)",
+               e->fabric->caps.device);
     while (!atomic_load_explicit(&e->stop, memory_order_acquire)) {
         uint64_t now = e->driver->now(e->driver->arg);
         if (now >= next_tick) {

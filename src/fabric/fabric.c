@@ -7,12 +7,14 @@
 #ifdef UNFENCE_WITH_OFI
 extern const struct uf_fabric_ops uf_fabric_ofi;
 #endif
+extern const struct uf_fabric_ops uf_fabric_efa;
 
 /* In order of preference; the NULL at the end also keeps the table from being empty. */
 static const struct uf_fabric_ops *const fabrics[] = {
 #ifdef UNFENCE_WITH_OFI
     &uf_fabric_ofi,
 #endif
+    &uf_fabric_efa,
     NULL,
 };
 

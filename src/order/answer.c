@@ -53,11 +53,13 @@ void uf_order_window_free(uf_order *o, uf_order_window *window)
     o->windows_used--;
 }
 
-static bool opened_before(const uf_order *o, const uf_order_flow *flow, uint64_t open_id)
+/* A request that was sent again since its rail broke may come twice, the second time after its lane has ended or was refused. */
+static bool asked_before(const uf_order *o, const uf_order_flow *flow, const uf_order_wire *wire)
 {
-    for (uint32_t i = 0; i < o->config.max_lanes; i++)
-        if (o->windows[i].used && o->windows[i].flow == flow && o->windows[i].open_id == open_id)
-            return true;
+    uint16_t *last = &o->requests[(size_t)uf_order_flow_index(o, flow) * o->answers + wire->aux];
+    if ((int16_t)(wire->seq - *last) <= 0)
+        return true;
+    *last = wire->seq;
     return false;
 }
 
@@ -66,7 +68,11 @@ int uf_order_open_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire
     uint64_t size = wire->operand;
     if (size < 2 || size > o->config.window || (size & (size - 1)))
         return uf_order_garbage(o, flow, "a request for a lane with an impossible window", wire, sizeof *wire);
-    if (o->config.n_rails > 1 && opened_before(o, flow, wire->address)) {
+    if (wire->aux >= o->answers)
+        return uf_order_garbage(o, flow, "a request for a lane with an impossible place for its answer", wire, sizeof *wire);
+    if (asked_before(o, flow, wire)) {
+        if (o->config.n_rails == 1)
+            return uf_order_garbage(o, flow, "a request for a lane twice", wire, sizeof *wire);
         o->counters.duplicates_dropped++;
         return UF_OK;
     }

@@ -46,7 +46,6 @@ enum {
 #define UF_ORDER_MAX_QUEUE    (1u << 20)
 #define UF_ORDER_MAX_LANES    (1u << 20)
 #define UF_ORDER_MAX_FETCHES  (1u << 12)
-#define UF_ORDER_MAX_RAILS    16u
 #define UF_ORDER_MAX_FLOWS    (1u << 20)
 
 static_assert(2 + 1 + UF_IMM_INDEX_BITS + UF_IMM_OPERAND_BITS == 32, "kind 0 fills 32 bits");
@@ -168,14 +167,14 @@ enum {
 /*               lane    seq   aux     address   operand         extra
  * SIGNAL        id      own   count   word      operand         first sequence of its range
  * ATOMIC        id      own   slot    word      operand         compare
- * LANE_OPEN     -       -     slot    open id   W               first sequence
+ * LANE_OPEN     -       use   slot    open id   W               first sequence
  * LANE_CLOSE    id      own   -       open id   -               -
  * REPLY         of the request  slot  -         old value       -
  * LANE_GRANT    id      -     slot    open id   lanes in use    lanes there are; op: 0 granted, 1 refused
  * COUNT_ASK     -       -     -       -         rail            -
  * COUNT_TELL    -       -     -       -         rail            kind 0 immediates consumed
  * CONTROL       -       -     -       -         the immediate   -
- * An open id names one opening of one lane for ever: local lane number | serial << 32. */
+ * Use: how often its slot was used for such a request. An open id names one opening of one lane for ever: local lane number | serial << 32. */
 typedef struct uf_order_wire {
     uint8_t type, op;
     uint16_t lane, seq, aux;

@@ -158,8 +158,7 @@ int uf_order_end_flow(uf_order *o, uf_order_flow *flow, int status)
     flow->status = status;
     flow->stalled |= UF_STALL_FAILED;
     flow->control = 0;
-    flow->doubt = 0;
-    flow->rails_tell = 0;
+    flow->rails_ask = flow->rails_tell = 0;
     if (flow->asking)
         o->outstanding--;
     flow->asking = 0;

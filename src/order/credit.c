@@ -168,13 +168,15 @@ int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm)
     switch (uf_imm_type(imm)) {
     case UF_CONTROL_CREDITS:
         returned(o, value, o->config.credits, &flow->imm_limit);
-        return UF_OK;
+        uf_order_receipt_pace(o, flow);
+        return flow->status;
     case UF_CONTROL_MESSAGES:
         returned(o, value, o->general, &flow->msg_limit);
-        return UF_OK;
+        uf_order_receipt_pace(o, flow);
+        return flow->status;
     case UF_CONTROL_QUIET:
         uf_order_quiet_in(o, flow, bit, value);
-        return UF_OK;
+        return flow->status;
     }
     return uf_order_receipt_in(o, flow, bit, value);
 }

@@ -10,7 +10,7 @@
  * complete.c  own CQEs, operations that end, flows that end
  * receiver.c  immediates and messages of peers: windows, cursors, signals that wait
  * answer.c    requests and their answers: lanes that open and close, fetched values
- * rail.c      rails that break (rule 16) and overlap of puts (rule 11)
+ * rail.c      choice of rails (rule 4), rails that break (rule 16), overlap of puts (rule 11)
  * describe.c  sentences about what is held and why
  *
  * All indices are into arrays of the one block made at creation; UF_NONE is "no entry". Nothing here is shared between threads. */
@@ -92,6 +92,7 @@ struct uf_order_lane {
     uf_order_queue held;  /* signals that wait for CQEs (strong, settled), in order; weak ones leave as they can */
     uf_order_queue ready; /* released from `held`: they only need window and credits */
     uint8_t cause;        /* uf_order_hold of the head of `queue` */
+    uint8_t home;         /* rail */
 
     uint8_t grant;           /* uf_order_grant */
     uint16_t id;             /* the peer's number of this lane */
@@ -174,6 +175,7 @@ typedef struct uf_order_slot {
     uint32_t next;
     uint16_t sequence; /* of the request: an answer to an older one is told by it */
     uint16_t id;
+    uint16_t requests; /* for a lane that it was used for: a copy of an older one is told by that */
     uint8_t type;
     uint8_t batch;
 } uf_order_slot;
@@ -208,7 +210,7 @@ typedef struct uf_order_window {
 enum {
     UF_STALL_CREDITS = 1, /* a lane waits for credits */
     UF_STALL_POST = 2,    /* the network refused, or no cookie was left */
-    UF_STALL_RAIL = 4,    /* the home rail broke: the peer has not told its counts yet */
+    UF_STALL_RAIL = 4,    /* a rail broke: the peer has not told its counts yet */
     UF_STALL_FAILED = 8,
 };
 
@@ -220,7 +222,7 @@ typedef struct uf_order_flow {
     uint32_t tx_imm[2]; /* immediates sent, by receipt bit; their sum counts credits */
     uint32_t imm_limit; /* sum up to which credits reach */
     uint32_t in_flight; /* cookies */
-    uint16_t home;      /* rail */
+    uint16_t home;      /* rail of controls and answers; lanes have their own */
     uint16_t active;    /* in the list of flows with something to post */
     /* The weak path, receiving. */
     uint32_t rx_imm[2];
@@ -233,6 +235,7 @@ typedef struct uf_order_flow {
     uint64_t wanted;    /* somebody waits for receipts up to here */
     uint32_t tx_msg[2], msg_limit;
     uint32_t flip_number; /* sent with the bit of `asking` */
+    uint32_t epoch_first; /* had been sent with the bit of `epoch` when that began */
 
     uint32_t rx_msg[2], msg_told, msg_proof;
     uint32_t ask_number[2];
@@ -244,8 +247,6 @@ typedef struct uf_order_flow {
     uint32_t queued;                               /* entries of the shared queue */
     uint32_t lanes_active_head, lanes_active_tail; /* lanes with something to post */
     uint32_t next_active;
-    uint32_t kind1; /* received: the rest of rx_imm is kind 0 */
-    uint32_t tx_kind0;
 
     uint32_t slot_free, slots_used;
     uint32_t parked_free, parked_used;
@@ -254,14 +255,17 @@ typedef struct uf_order_flow {
     uint32_t large;                      /* of these, those over more blocks than the filter counts */
     uint16_t filter[UF_FILTER_SLOTS];
 
-    uint32_t doubt; /* immediates of kind 0 in doubt */
-    uint32_t doubt_rail;
-    bool count_asked;            /* the request is on its way */
-    uint32_t rails_closed;       /* receiver: rails of this peer from which nothing more is taken */
-    uint32_t rails_asked;        /* receiver: rails whose counts are to be told once they are drained */
-    uint32_t rails_tell;         /* receiver: rails whose counts are to be told now */
-    uint32_t open_imm, open_msg; /* several rails: those without CQE, which might have to be sent again */
-    uint32_t rails_used;         /* sender: rails that have carried something to this peer */
+    /* Several rails only; sets of rails as bits. */
+    uint32_t rails_alive;                 /* sender: those that work */
+    uint32_t rails_used;                  /* sender: those that have carried something to this peer */
+    uint32_t rails_doubt;                 /* sender: broken ones whose count the peer has not told; 0: not UF_STALL_RAIL */
+    uint32_t rails_ask;                   /* sender: of these, those that the peer was not asked about yet */
+    uint32_t rails_closed;                /* receiver: those of this peer from which nothing more is taken */
+    uint32_t rails_asked;                 /* receiver: those whose counts are to be told once they are drained */
+    uint32_t rails_tell;                  /* receiver: those whose counts are to be told now */
+    uint32_t open_imm, open_msg;          /* those without CQE, which might have to be sent again */
+    uint32_t tx_adds[UF_ORDER_MAX_RAILS]; /* kind 0 posted on each rail */
+    uint32_t rx_adds[UF_ORDER_MAX_RAILS]; /* kind 0 consumed from each rail */
     int status;
 } uf_order_flow;
 
@@ -280,12 +284,16 @@ struct uf_order {
     bool by_receipt; /* windows and adds are proven by receipts, not by own CQEs */
     bool save;       /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
     bool attention;  /* progress may have something to do */
-    uint32_t cookie_free, cookies_free, cookie_reserve;
+    uint32_t cookie_free, cookies_free;
+    uint32_t cookie_reserve;     /* the last ones are for controls and answers, */
+    uint32_t cookie_first;       /* and those before them for the first WR of a flow that has none */
     uint32_t imm_half, msg_half; /* credits come back when so many were consumed */
     uint32_t general, answers;   /* messages of a flow: with credits, and reserved for answers */
-    uint32_t rails_alive, drains_awaited;
-    uint32_t next_rail;
+    uint32_t drains_awaited;
+    uint32_t next_rail; /* of a striped put's next part */
+    uint64_t whole;     /* puts and gets up to here are one WR */
     uint32_t entry_free, entries_free;
+    uint32_t flows_queued; /* flows with an entry: for each other one a place is kept */
     uint32_t lane_free, lanes_used, window_free, windows_used;
     uint32_t active_head, active_tail, n_active;
     uint32_t replay_head, replay_tail;
@@ -297,6 +305,7 @@ struct uf_order {
     uf_wr *saved; /* by cookie, if `save` */
     uf_order_entry *entries;
     uf_order_slot *slots;    /* [n_flows][answers] */
+    uint16_t *requests;      /* [n_flows][answers]: the last request for a lane that a peer's slot was used for */
     uf_order_parked *parked; /* [n_flows][message_credits] */
     uf_order_window *windows;
     uint32_t *hash; /* (flow, lane id) -> window */
@@ -366,7 +375,6 @@ uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_w
 int uf_order_enqueue(uf_order *o, uf_order_lane *lane, const uf_order_op *op, uf_order_hold tried);
 void uf_order_entry_free(uf_order *o, uint32_t entry);
 void uf_order_entry_sent(uf_order *o, uint32_t entry);
-uint32_t uf_order_pick_rail(uf_order *o, const uf_order_flow *flow, bool striped);
 void uf_order_slot_give(uf_order *o, uf_order_flow *flow, uint32_t slot);
 uf_order_slot *uf_order_slot_of(uf_order *o, const uf_order_flow *flow, uint32_t slot);
 
@@ -387,7 +395,7 @@ int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm);
 void uf_order_receipt_want(uf_order *o, uf_order_flow *flow, uint64_t epoch);
 void uf_order_receipt_check(uf_order *o, uf_order_flow *flow, uint32_t bit);
 void uf_order_receipt_start(uf_order *o, uf_order_flow *flow);
-void uf_order_receipt_sent(uf_order *o, uf_order_flow *flow);
+void uf_order_receipt_pace(uf_order *o, uf_order_flow *flow);
 int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number);
 void uf_order_quiet_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number);
 
@@ -409,6 +417,11 @@ uf_order_window *uf_order_window_find(uf_order *o, const uf_order_flow *flow, ui
 void uf_order_window_free(uf_order *o, uf_order_window *window);
 
 /* ---- rail.c */
+void uf_order_rail_carries(uf_order_flow *flow, uint32_t rail, uint8_t type);
+bool uf_order_rail_open(uf_order_flow *flow, uint32_t rail, uint32_t kind);
+uint32_t uf_order_home_of(const uf_order *o, const uf_order_flow *flow, uint32_t ctx);
+uint32_t uf_order_stripe_rail(uf_order *o, const uf_order_flow *flow);
+uint64_t uf_order_part_bytes(const uf_order *o, uint64_t bytes);
 bool uf_order_overlaps(uf_order *o, const uf_order_flow *flow, uint64_t remote, uint64_t bytes);
 void uf_order_overlap_add(uf_order *o, uf_order_flow *flow, uint32_t cookie);
 void uf_order_overlap_remove(uf_order *o, uf_order_flow *flow, uint32_t cookie);

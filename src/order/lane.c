@@ -57,7 +57,7 @@ static bool batch_empty(const uf_order_lane *lane, const uf_order_batch *b)
 /* Drops batches that nobody can ask about any more. One that only lacks a receipt which nobody wants is folded into the next. */
 void uf_order_lane_retire(uf_order *o, uf_order_lane *lane)
 {
-    bool folded = false;
+    bool ask = false;
     while (lane->oldest < lane->newest) {
         uf_order_batch *b = uf_order_batch_of(lane, lane->oldest);
         if (b->open)
@@ -68,16 +68,19 @@ void uf_order_lane_retire(uf_order *o, uf_order_lane *lane)
             uf_order_batch *next = uf_order_batch_of(lane, lane->oldest + 1);
             next->epoch = next->epoch > b->epoch ? next->epoch : b->epoch;
             next->plain_epoch = next->plain_epoch > b->plain_epoch ? next->plain_epoch : b->plain_epoch;
-            folded |= next->keep; /* its receipt was asked for without the epoch that it has just taken over */
+            ask |= next->keep; /* its receipt was asked for without the epoch that it has just taken over */
         }
         lane->oldest++;
     }
     if (lane->want_boundary && !ring_full(lane)) {
         lane->want_boundary = false;
-        if (!batch_empty(lane, uf_order_batch_of(lane, lane->newest)))
+        uf_order_batch *last = uf_order_batch_of(lane, lane->newest);
+        if (!batch_empty(lane, last)) {
+            ask |= last->keep; /* what joined it since its receipt was asked for has a later epoch */
             open_batch(lane);
+        }
     }
-    if (folded)
+    if (ask)
         uf_order_lane_want(o, lane);
 }
 
@@ -271,6 +274,7 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
         .held = {UF_NONE, UF_NONE},
         .ready = {UF_NONE, UF_NONE},
         .opened = opened,
+        .home = (uint8_t)uf_order_home_of(order, &order->flows[flow], ctx->number),
         .window = ctx->window,
         .sequence = order->config.first_sequence,
         .tail = order->config.first_sequence,
@@ -281,6 +285,11 @@ int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_ord
     open_batch(l);
     *lane = l;
     return UF_OK;
+}
+
+uint32_t uf_order_lane_peer(const uf_order_lane *lane)
+{
+    return lane->flow->peer;
 }
 
 static void lane_release(uf_order *order, uf_order_lane *lane)

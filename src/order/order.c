@@ -39,6 +39,7 @@ static int check(const uf_order_config *c)
         {"max_local_lanes", c->max_local_lanes, 1, UF_ORDER_MAX_LANES},
         {"max_fetches", c->max_fetches, 0, UF_ORDER_MAX_FETCHES},
         {"max_message", c->max_message, 1, UINT64_MAX},
+        {"stripe_chunk", c->stripe_chunk, c->stripe_bytes ? 1 : 0, UINT64_MAX},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         int rc = bound(c, fields[i].field, fields[i].value, fields[i].least, fields[i].most);
@@ -83,7 +84,7 @@ uint64_t uf_order_remote_cqes(const uf_order_config *config)
 /* ---------------------------------------------------------------- memory */
 
 typedef struct layout {
-    size_t flows, lanes, acked, cookies, saved, entries, slots, parked, windows, maps, hash, ids, total;
+    size_t flows, lanes, acked, cookies, saved, entries, slots, requests, parked, windows, maps, hash, ids, total;
     uint32_t buckets;
 } layout;
 
@@ -108,6 +109,7 @@ static layout lay_out(const uf_order_config *c)
     l.saved = place(&at, c->n_rails > 1 || c->duplicates ? c->tx_depth : 0, sizeof(uf_wr));
     l.entries = place(&at, c->queue_ops, sizeof(uf_order_entry));
     l.slots = place(&at, (uint64_t)c->n_flows * answers_of(c), sizeof(uf_order_slot));
+    l.requests = place(&at, (uint64_t)c->n_flows * answers_of(c), sizeof(uint16_t));
     l.parked = place(&at, (uint64_t)c->n_flows * c->message_credits, sizeof(uf_order_parked));
     l.windows = place(&at, c->max_lanes, sizeof(uf_order_window));
     l.maps = place(&at, c->max_lanes * words, sizeof(uint64_t));
@@ -130,12 +132,15 @@ static void init_flow(uf_order *o, uint32_t index)
     uf_order_flow *f = &o->flows[index];
     uint32_t first = c->first_sequence;
     f->peer = index;
+    f->rails_alive = (1u << c->n_rails) - 1;
+    f->home = (uint16_t)uf_order_home_of(o, f, 0);
     f->epoch = UF_FIRST_EPOCH;
     f->receipted = UF_FIRST_EPOCH - 1;
     /* Only bit 0 starts at `first`, so that the sums, which travel as well, wrap at the same place. */
     f->tx_imm[0] = f->tx_msg[0] = f->rx_imm[0] = f->rx_msg[0] = f->arrived[0] = first;
     f->imm_told = f->msg_told = first;
     f->imm_proof = f->msg_proof = first - 1; /* nothing was told yet */
+    f->epoch_first = 2 * first;
     f->ask_number[0] = (2 * first) & UF_IMM_VALUE_MASK;
     f->imm_limit = first + c->credits;
     f->msg_limit = first + o->general;
@@ -191,7 +196,10 @@ static void init_rules(uf_order *o)
     o->by_receipt = !c->imm_placed || !one_rail;
     o->save = c->duplicates || !one_rail;
     o->cookie_reserve = c->tx_depth / 8 ? c->tx_depth / 8 : 1;
-    o->rails_alive = (1u << c->n_rails) - 1;
+    o->cookie_first = c->n_flows < c->tx_depth / 4 ? c->n_flows : c->tx_depth / 4;
+    o->whole = c->max_message;
+    if (!one_rail && c->stripe_bytes && c->stripe_bytes <= o->whole)
+        o->whole = c->stripe_bytes - 1;
     o->active_head = o->active_tail = o->replay_head = o->replay_tail = UF_NONE;
 }
 
@@ -219,6 +227,7 @@ int uf_order_create(const uf_order_config *config, const uf_order_edges *edges, 
     o->saved = (uf_wr *)(block + l.saved);
     o->entries = (uf_order_entry *)(block + l.entries);
     o->slots = (uf_order_slot *)(block + l.slots);
+    o->requests = (uint16_t *)(block + l.requests);
     o->parked = (uf_order_parked *)(block + l.parked);
     o->windows = (uf_order_window *)(block + l.windows);
     o->hash = (uint32_t *)(block + l.hash);

@@ -29,6 +29,7 @@ typedef struct uf_order_lane uf_order_lane;
 /* Entries that control writes may take in a peer's CQ (or receives, without immediates) beyond all credits, per flow: credit.c shows
  * that no more can be outstanding. With several rails use uf_order_remote_cqes and uf_order_receives, which count all. */
 enum { UF_ORDER_CONTROL_RESERVE = 4 };
+#define UF_ORDER_MAX_RAILS 16u
 
 typedef struct uf_order_config {
     uint32_t self, n_flows; /* this PE; flows are numbered by peer PE */
@@ -38,18 +39,21 @@ typedef struct uf_order_config {
     uint32_t message_credits; /* messages in flight per flow, at least 2: up to half of them, at most max_fetches, are kept for
                                  answers; also the size of its pool of held messages */
     uint32_t tx_depth;        /* WRs in flight on this endpoint, all rails: size of the cookie table */
-    uint32_t queue_ops;       /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. More than
-                                 n_flows, so that peers which do not move leave room for the others */
+    uint32_t
+        queue_ops; /* operations that may wait in software on this endpoint; beyond it submit says UF_EAGAIN. One is kept for each
+                                 flow, so more than n_flows */
     uint32_t max_lanes;       /* receiver's pool: lanes of all peers that may use sequences here at once */
     uint32_t max_local_lanes; /* lanes that may be open on our side at once */
     uint32_t max_fetches;     /* fetching atomics in flight per flow */
     uint64_t max_message;     /* largest single WR payload; longer puts are split */
-    uint32_t inline_bytes;    /* payload up to here may be posted UF_WR_SILENT; 0: never silent */
-    bool immediates;          /* false: the fabric has no usable immediates, everything travels as messages */
-    bool imm_placed;          /* own CQE of an immediate proves that it is in the target's home CQ; false: receipts are needed */
-    bool duplicates;          /* hold back a put that overlaps one of our WRs without CQE */
-    uint32_t first_sequence;  /* where sequences and cumulative counters start: tests put them near the wrap */
-    uint32_t mutations;       /* tests only: rules switched off, a set of UF_ORDER_MUTATION bits; 0 in real life */
+    uint64_t stripe_bytes; /* several rails: puts and gets from this size on are striped over them; 0: only what must be split */
+    uint64_t stripe_chunk; /* in parts of at least so many bytes */
+    uint32_t inline_bytes; /* payload up to here may be posted UF_WR_SILENT; 0: never silent */
+    bool immediates;       /* false: the fabric has no usable immediates, everything travels as messages */
+    bool imm_placed;       /* own CQE of an immediate proves that it is in the target's home CQ; false: receipts are needed */
+    bool duplicates;       /* hold back a put that overlaps one of our WRs without CQE */
+    uint32_t first_sequence; /* where sequences and cumulative counters start: tests put them near the wrap */
+    uint32_t mutations;      /* tests only: rules switched off, a set of UF_ORDER_MUTATION bits; 0 in real life */
 } uf_order_config;
 
 /* Where a peer's signal or atomic goes. `address` is what the initiator gave as `signal_address`, in this PE's terms. */
@@ -86,17 +90,21 @@ void uf_order_destroy(uf_order *order);
 
 /* ---------------------------------------------------------------- lanes */
 
-/* The part of a context that lanes share. Owned by the caller, must outlive its lanes. */
+/* The part of a context that lanes share. Owned by the caller, must outlive its lanes. With several rails the home of a lane (rule 4) is
+ * chosen by source, target and `number`, so that lanes spread over the rails; large puts are striped, see uf_order_config. */
 typedef struct uf_order_ctx {
     uint64_t fence_epoch; /* uf_fence adds 1, atomically: any thread may; lanes compare lazily */
     uint32_t window;      /* W for this context's lanes, a power of two <= config.window */
     bool ordered;         /* UF_ORDERED */
+    uint32_t number;      /* which of this PE's contexts */
 } uf_order_ctx;
 
 /* Opens the lane of `ctx` to `flow`. Cheap: nothing is sent until a sequence is needed. UF_ENOMEM with the numbers. */
 int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_order_lane **lane);
 /* The lane must be quiet (else UF_EAGAIN). Its number at the receiver is given back. */
 int uf_order_lane_close(uf_order *order, uf_order_lane *lane);
+/* The PE that it leads to; any thread. */
+uint32_t uf_order_lane_peer(const uf_order_lane *lane);
 
 /* ---------------------------------------------------------------- operations */
 
@@ -121,8 +129,9 @@ typedef struct uf_order_op {
     uint64_t user;                                         /* not 0: `done` will be called with it */
 } uf_order_op;
 
-/* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once. UF_EAGAIN: the
- * queue is full and nothing happened. UF_EINVAL / the lane's error: refused. */
+/* Starts the operation: posts it if nothing holds it, else queues it. UF_OK: it will happen, exactly once, or `done` tells why not
+ * (within this call if its post broke the network). UF_EAGAIN: the queue is full and nothing happened. UF_EINVAL / the lane's error:
+ * refused, `done` will not be called. */
 int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op);
 
 /* Completion. A mark notes what has been submitted on a lane so far; `done` tells when all of that is complete to the level
@@ -154,9 +163,11 @@ void uf_order_fail_flow(uf_order *order, uint32_t flow, int status);
 /* Several rails only: the caller found the CQ of `rail` empty, and has handed in everything that it took from it before. Call it at
  * each such look; it costs one comparison. */
 void uf_order_drained(uf_order *order, uint32_t rail);
-/* A rail broke: call it after the last CQE of it was handed in, instead of handing in its errors. Plain puts and sequenced WRs in
- * flight on it are sent again over another; an immediate without a sequence is settled by asking for the counts (rule 16). */
-int uf_order_fail_rail(uf_order *order, uint32_t rail);
+/* A rail broke, to one peer or (UF_ORDER_ALL_FLOWS) to all: call it after the last CQE of it was handed in, instead of handing in its
+ * errors. Plain puts and sequenced WRs in flight on it are sent again over another; an immediate without a sequence is settled by asking for
+ * the counts (rule 16). `why` goes into the sentence of flows that end by it. */
+#define UF_ORDER_ALL_FLOWS UINT32_MAX
+int uf_order_fail_rail(uf_order *order, uint32_t flow, uint32_t rail, const char *why);
 
 /* ---------------------------------------------------------------- looking in */
 

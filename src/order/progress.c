@@ -105,7 +105,7 @@ static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *poste
 static bool flow_has_work(const uf_order_flow *flow)
 {
     return !flow->status && (flow->control || flow->answers_head != UF_NONE || flow->lanes_active_head != UF_NONE ||
-                             flow->rails_tell || (flow->stalled & UF_STALL_RAIL));
+                             flow->rails_ask || flow->rails_tell || (flow->stalled & UF_STALL_RAIL));
 }
 
 /* Puts flows in front of those that are active. */

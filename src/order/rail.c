@@ -1,13 +1,66 @@
-/* rail.c - rails that break (rule 16), and puts that would overlap one of our own WRs in flight (rule 11).
+/* rail.c - several rails: which one carries what (rule 4), rails that break (rule 16), and puts that would overlap one of our own WRs
+ * in flight (rule 11).
  *
- * When a rail breaks, what can be sent twice without harm is sent again over another: plain puts and gets, sequenced WRs (the
+ * A lane has a home rail for all that is one WR; what is large goes in parts over all rails in turn. When a rail to a peer breaks, what can be
+ * sent twice without harm is sent again over another: plain puts and gets, sequenced WRs (the
  * receiver drops a sequence that it has seen), answers (they name their request), controls (they are cumulative). A weak add has no
- * sequence, so it is in doubt: the flow stands still, asks its peer how many adds it has consumed, and either all came, or
+ * sequence, so it is in doubt: the flow stands still, asks its peer how many adds it has consumed from that rail, and either all came, or
  * exactly those in doubt are missing and are sent again; anything between ends the flow with an error that names the rail.
  * The peer tells its count only after its CQ of that rail was seen empty, and takes nothing more from that rail and peer: what it
- * tells stays true. Sequenced WRs of a home rail wait for that answer too, so that a strong signal sent again cannot pass adds that still
+ * tells stays true. Sequenced WRs wait for that answer too, so that a strong signal sent again cannot pass adds that still
  * lie in the broken rail's CQ. Must never: send an add again whose first copy may still be consumed. */
 #include "order/internal.h"
+
+enum { STRIPE_ALIGN = 64 }; /* so that parts begin where cache lines do */
+
+/* ---------------------------------------------------------------- which rail */
+
+/* By source, target and context: in an all-to-all every PE sends and receives as much over each of its rails. */
+uint32_t uf_order_home_of(const uf_order *o, const uf_order_flow *flow, uint32_t ctx)
+{
+    uint32_t alive = flow->rails_alive;
+    if (!alive)
+        return 0;
+    for (uint32_t skip = (o->config.self + flow->peer + ctx) % (uint32_t)__builtin_popcount(alive); skip; skip--)
+        alive &= alive - 1;
+    return (uint32_t)__builtin_ctz(alive);
+}
+
+/* The next one in turn that works; the flow has one. */
+uint32_t uf_order_stripe_rail(uf_order *o, const uf_order_flow *flow)
+{
+    do
+        o->next_rail = o->next_rail + 1 < o->config.n_rails ? o->next_rail + 1 : 0;
+    while (!(flow->rails_alive & 1u << o->next_rail));
+    return o->next_rail;
+}
+
+/* How a put or get is cut: one part for each rail, if that gives parts which are worth it. The same for the life of an operation. */
+uint64_t uf_order_part_bytes(const uf_order *o, uint64_t bytes)
+{
+    const uf_order_config *c = &o->config;
+    if (c->n_rails == 1 || c->stripe_bytes == 0 || bytes <= o->whole)
+        return c->max_message;
+    uint64_t part = bytes / c->n_rails + (bytes % c->n_rails != 0);
+    part = part < c->stripe_chunk ? c->stripe_chunk : (part + STRIPE_ALIGN - 1) / STRIPE_ALIGN * STRIPE_ALIGN;
+    return part < c->max_message ? part : c->max_message;
+}
+
+/* A WR was posted on `rail`. */
+void uf_order_rail_carries(uf_order_flow *flow, uint32_t rail, uint8_t type)
+{
+    flow->rails_used |= 1u << rail;
+    flow->tx_adds[rail] += type == UF_WR_ADD;
+}
+
+/* May an immediate of that kind be taken from `rail`? Then it is counted. */
+bool uf_order_rail_open(uf_order_flow *flow, uint32_t rail, uint32_t kind)
+{
+    if (flow->rails_closed >> rail & 1)
+        return false;
+    flow->rx_adds[rail] += kind == UF_IMM_ADD;
+    return true;
+}
 
 /* ---------------------------------------------------------------- overlap */
 
@@ -138,7 +191,7 @@ uf_order_hold uf_order_replay(uf_order *o)
             continue;
         }
         uf_wr wr = o->saved[index];
-        wr.rail = c->flow->home;
+        wr.rail = c->lane ? c->lane->home : c->flow->home;
         wr.cookie = (uint32_t)c->generation << 16 | index;
         int rc = o->edges.post(o->edges.arg, &wr);
         if (rc == UF_EAGAIN) {
@@ -150,6 +203,7 @@ uf_order_hold uf_order_replay(uf_order *o)
             o->saved[index].rail = wr.rail;
             c->rail = (uint8_t)wr.rail;
             c->lost = false;
+            uf_order_rail_carries(c->flow, wr.rail, c->type);
             o->counters.replayed++;
         }
     }
@@ -158,41 +212,38 @@ uf_order_hold uf_order_replay(uf_order *o)
 
 /* ---------------------------------------------------------------- counts */
 
-static void end_by_rail(uf_order *o, uf_order_flow *flow, uint32_t rail, const char *why)
+static void end_by_rail(uf_order *o, uf_order_flow *flow, uint32_t rail, const char *happened, const char *why)
 {
     uf_fail(UF_EFABRIC,
             "PE %u: rail %u to PE %u broke and %s, so signals to it can neither be trusted nor sent again; replace the network "
-            "card or leave it out",
-            o->config.self, rail, flow->peer, why);
+            "card or leave it out (UNFENCE_RAILS)%s%s",
+            o->config.self, rail, flow->peer, happened, why ? ": " : "", why ? why : "");
     uf_order_end_flow(o, flow, UF_EFABRIC);
 }
 
 static uf_order_hold post_count(uf_order *o, uf_order_flow *flow, uint8_t type, uint32_t rail)
 {
     uf_order_cookie like = {.type = UF_WR_ANSWER, .entry = UF_NONE};
-    uint32_t consumed = flow->rx_imm[0] + flow->rx_imm[1] - o->config.first_sequence - flow->kind1;
-    uf_order_wire wire = {.type = type, .operand = rail, .extra = consumed};
+    uf_order_wire wire = {.type = type, .operand = rail, .extra = flow->rx_adds[rail]};
     return uf_order_post_message(o, flow, &wire, &like);
+}
+
+static uf_order_hold post_counts(uf_order *o, uf_order_flow *flow, uint8_t type, uint32_t *rails)
+{
+    while (*rails) {
+        uf_order_hold hold = post_count(o, flow, type, (uint32_t)__builtin_ctz(*rails));
+        if (hold != UF_HOLD_GO)
+            return hold;
+        *rails &= *rails - 1;
+    }
+    return UF_HOLD_GO;
 }
 
 /* Asks and tells what is due. */
 uf_order_hold uf_order_count_pump(uf_order *o, uf_order_flow *flow)
 {
-    if ((flow->stalled & UF_STALL_RAIL) && !flow->count_asked) {
-        uf_order_hold hold = post_count(o, flow, UF_MSG_COUNT_ASK, flow->doubt_rail);
-        if (hold != UF_HOLD_GO)
-            return hold;
-        flow->count_asked = true;
-    }
-    for (uint32_t rail = 0; flow->rails_tell; rail++) {
-        if (!(flow->rails_tell & 1u << rail))
-            continue;
-        uf_order_hold hold = post_count(o, flow, UF_MSG_COUNT_TELL, rail);
-        if (hold != UF_HOLD_GO)
-            return hold;
-        flow->rails_tell &= ~(1u << rail);
-    }
-    return UF_HOLD_GO;
+    uf_order_hold hold = post_counts(o, flow, UF_MSG_COUNT_ASK, &flow->rails_ask);
+    return hold == UF_HOLD_GO ? post_counts(o, flow, UF_MSG_COUNT_TELL, &flow->rails_tell) : hold;
 }
 
 /* The peer wants to know how many adds we have: told when its rail is drained (uf_order_drained). */
@@ -228,31 +279,46 @@ void uf_order_drained(uf_order *order, uint32_t rail)
     }
 }
 
-int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire)
+static bool in_doubt(const uf_order_cookie *c, const uf_order_flow *flow, uint32_t rail)
 {
-    if (o->config.n_rails == 1)
-        return uf_order_garbage(o, flow, "an answer to nothing that was asked", wire, sizeof *wire);
-    if (!(flow->stalled & UF_STALL_RAIL) || wire->operand != flow->doubt_rail)
-        return UF_OK; /* told twice */
-    uint32_t missing = flow->tx_kind0 - (uint32_t)wire->extra;
-    if (missing != 0 && missing != flow->doubt) {
-        end_by_rail(o, flow, flow->doubt_rail, "only some of the signals in flight had arrived");
-        return flow->status;
-    }
-    flow->stalled &= ~(uint32_t)UF_STALL_RAIL;
-    flow->doubt = 0;
-    o->attention = true;
+    return c->type == UF_WR_ADD && c->flow == flow && c->lost && c->rail == rail;
+}
+
+/* The adds in doubt are settled: all of them came, or none. */
+static void settle(uf_order *o, uf_order_flow *flow, uint32_t rail, bool came)
+{
     for (uint32_t i = 0; i < o->config.tx_depth; i++) {
         uf_order_cookie *c = &o->cookies[i];
-        if (c->type != UF_WR_ADD || c->flow != flow || !c->lost)
+        if (!in_doubt(c, flow, rail))
             continue;
-        if (missing) {
-            replay_push(o, i);
-        } else {
+        if (came) {
             c->lost = false;
             uf_order_sent(o, (uint32_t)c->generation << 16 | i, UF_OK);
+        } else {
+            replay_push(o, i);
         }
     }
+}
+
+int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire)
+{
+    if (wire->operand >= o->config.n_rails || o->config.n_rails == 1)
+        return uf_order_garbage(o, flow, "an answer to nothing that was asked", wire, sizeof *wire);
+    uint32_t rail = (uint32_t)wire->operand, doubt = 0;
+    if (!(flow->rails_doubt & 1u << rail))
+        return UF_OK; /* told twice */
+    for (uint32_t i = 0; i < o->config.tx_depth; i++)
+        doubt += in_doubt(&o->cookies[i], flow, rail);
+    uint32_t missing = flow->tx_adds[rail] - (uint32_t)wire->extra;
+    if (missing != 0 && missing != doubt) {
+        end_by_rail(o, flow, rail, "only some of the signals in flight had arrived", NULL);
+        return flow->status;
+    }
+    flow->rails_doubt &= ~(1u << rail);
+    if (!flow->rails_doubt)
+        flow->stalled &= ~(uint32_t)UF_STALL_RAIL;
+    o->attention = true;
+    settle(o, flow, rail, missing == 0);
     return UF_OK;
 }
 
@@ -271,49 +337,63 @@ static void control_again(uf_order *o, uint32_t cookie)
     uf_order_control_lost(o, flow, imm);
 }
 
-static void lose(uf_order *o, uint32_t cookie, uint32_t rail)
+static void lose(uf_order *o, uint32_t cookie)
 {
     uf_order_cookie *c = &o->cookies[cookie];
     o->lost++;
     c->generation++; /* a CQE of the lost WR must not be taken for that of its replay */
     c->lost = true;
-    if (c->type == UF_WR_CONTROL) {
+    if (c->type == UF_WR_CONTROL)
         control_again(o, cookie);
-    } else if (c->type == UF_WR_ADD && !uf_order_mutant(o, UF_MUTANT_16_DOUBT)) {
-        c->flow->doubt++;
-        c->flow->doubt_rail = rail;
-    } else {
-        replay_push(o, cookie);
+    else if (c->type != UF_WR_ADD || uf_order_mutant(o, UF_MUTANT_16_DOUBT))
+        replay_push(o, cookie); /* adds wait for the count */
+}
+
+/* New homes, and the question to the peer. */
+static void leave_rail(uf_order *o, uf_order_flow *flow, uint32_t rail)
+{
+    for (uint32_t i = 0; i < o->config.max_local_lanes; i++) {
+        uf_order_lane *lane = &o->lanes[i];
+        if (lane->used && lane->flow == flow && lane->home == rail)
+            lane->home = (uint8_t)uf_order_home_of(o, flow, lane->ctx->number);
+    }
+    if (flow->home == rail)
+        flow->home = (uint16_t)uf_order_home_of(o, flow, 0);
+    if (!(flow->rails_used & 1u << rail))
+        return;
+    flow->rails_doubt |= 1u << rail;
+    flow->rails_ask |= 1u << rail;
+    flow->stalled |= UF_STALL_RAIL;
+    uf_order_activate(o, flow);
+}
+
+static void fail_flow_rail(uf_order *o, uf_order_flow *flow, uint32_t rail, const char *why)
+{
+    if (flow->status || !(flow->rails_alive & 1u << rail))
+        return;
+    flow->rails_alive &= ~(1u << rail);
+    o->attention = true;
+    if (!flow->rails_alive)
+        end_by_rail(o, flow, rail, "was the last one", why);
+    else if (!o->config.imm_placed && (flow->rails_used & 1u << rail))
+        end_by_rail(o, flow, rail, "a completion on this network does not prove arrival", why);
+    if (flow->status)
+        return;
+    leave_rail(o, flow, rail);
+    for (uint32_t i = 0; i < o->config.tx_depth; i++) {
+        uf_order_cookie *c = &o->cookies[i];
+        if (c->type != UF_WR_FREE && c->flow == flow && c->rail == rail && !c->lost)
+            lose(o, i);
     }
 }
 
-int uf_order_fail_rail(uf_order *order, uint32_t rail)
+int uf_order_fail_rail(uf_order *order, uint32_t flow, uint32_t rail, const char *why)
 {
-    if (rail >= order->config.n_rails)
-        return uf_fail(UF_EINVAL, "PE %u: there is no rail %u; there are %u", order->config.self, rail, order->config.n_rails);
-    if (!(order->rails_alive & 1u << rail))
-        return UF_OK;
-    order->rails_alive &= ~(1u << rail);
-    order->attention = true;
-    uint32_t home = order->rails_alive ? (uint32_t)__builtin_ctz(order->rails_alive) : 0;
-    for (uint32_t i = 0; i < order->config.n_flows; i++) {
-        uf_order_flow *flow = &order->flows[i];
-        if (flow->status)
-            continue;
-        if (!order->rails_alive)
-            end_by_rail(order, flow, rail, "was the last one");
-        else if (!order->config.imm_placed && (flow->rails_used & 1u << rail))
-            end_by_rail(order, flow, rail, "a completion on this network does not prove arrival");
-        if (flow->status || flow->home != rail)
-            continue;
-        flow->home = (uint16_t)home;
-        flow->doubt_rail = rail;
-        flow->count_asked = false;
-        flow->stalled |= UF_STALL_RAIL;
-        uf_order_activate(order, flow);
-    }
-    for (uint32_t i = 0; i < order->config.tx_depth; i++)
-        if (order->cookies[i].type != UF_WR_FREE && order->cookies[i].rail == rail)
-            lose(order, i, rail);
+    if (rail >= order->config.n_rails || (flow >= order->config.n_flows && flow != UF_ORDER_ALL_FLOWS))
+        return uf_fail(UF_EINVAL, "PE %u: there is no rail %u to PE %u; there are %u rails and %u PEs", order->config.self, rail,
+                       flow, order->config.n_rails, order->config.n_flows);
+    for (uint32_t i = 0; i < order->config.n_flows; i++)
+        if (flow == i || flow == UF_ORDER_ALL_FLOWS)
+            fail_flow_rail(order, &order->flows[i], rail, why);
     return UF_OK;
 }

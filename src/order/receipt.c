@@ -11,6 +11,12 @@
 
 /* ---------------------------------------------------------------- the side that asks */
 
+/* So many of one epoch, and its receipt is asked for although nobody wants it (uf_order_receipt_pace). */
+#define MOST_OF_AN_EPOCH (1u << 24)
+/* The answering side tells a request from a late copy of an older one by the distance of their numbers: less than half the field. */
+static_assert(MOST_OF_AN_EPOCH + 2 * (UF_ORDER_MAX_CREDITS + UF_ORDER_MAX_MESSAGES) < UF_IMM_VALUE_MASK / 2,
+              "an epoch could outrun the field of its number");
+
 void uf_order_receipt_want(uf_order *o, uf_order_flow *flow, uint64_t epoch)
 {
     if (epoch > flow->wanted)
@@ -29,8 +35,17 @@ void uf_order_receipt_start(uf_order *o, uf_order_flow *flow)
     if (uf_order_mutant(o, UF_MUTANT_9_TOTAL))
         flow->flip_number = (flow->flip_number + flow->tx_imm[bit ^ 1] + flow->tx_msg[bit ^ 1]) & UF_IMM_VALUE_MASK;
     flow->epoch++;
+    flow->epoch_first = flow->tx_imm[bit ^ 1] + flow->tx_msg[bit ^ 1];
     o->outstanding++;
     uf_order_control_set(o, flow, UF_CONTROL_QUIET);
+}
+
+/* Called when credits come back, which is soon enough: an epoch that nobody ends grows by no more than them in between. */
+void uf_order_receipt_pace(uf_order *o, uf_order_flow *flow)
+{
+    uint32_t bit = (uint32_t)(flow->epoch & 1);
+    if (uf_unlikely(flow->tx_imm[bit] + flow->tx_msg[bit] - flow->epoch_first > MOST_OF_AN_EPOCH))
+        uf_order_receipt_want(o, flow, flow->epoch);
 }
 
 int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number)
@@ -52,7 +67,7 @@ int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t
 
 void uf_order_quiet_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t number)
 {
-    /* Each request counts more than the one before; an old one that was sent again over another rail may come late. */
+    /* Each request counts more than the one before, by less than half the field (MOST_OF_AN_EPOCH); an old one that was sent again over another rail may come late. */
     uint32_t newer = uf_field_distance(flow->ask_number[bit], number, UF_IMM_VALUE_BITS);
     if (newer == 0 || newer > UF_IMM_VALUE_MASK / 2)
         return;

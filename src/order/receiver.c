@@ -267,8 +267,9 @@ static int sequenced_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *w
 {
     uf_order_window *w = uf_order_window_find(o, flow, wire->lane);
     uint32_t sequence;
-    if (!w && o->config.n_rails > 1) {
-        o->counters.duplicates_dropped++; /* sent again over another rail after its lane closed */
+    bool other = w && uf_wire_type(wire) == UF_MSG_LANE_CLOSE && wire->address != w->open_id;
+    if ((!w || other) && o->config.n_rails > 1) {
+        o->counters.duplicates_dropped++; /* sent again over another rail after its lane closed: another may have its number */
         return UF_OK;
     }
     if (!w)
@@ -344,7 +345,6 @@ static int imm_sequence(uf_order *o, uf_order_flow *flow, uint32_t imm)
         o->counters.duplicates_dropped++;
         return UF_OK;
     }
-    flow->kind1++;
     consumed(o, flow, uf_imm_bit(imm));
     return flow->status ? flow->status : advance(o, w, sequence);
 }
@@ -357,11 +357,11 @@ int uf_order_imm(uf_order *order, uint32_t flow_index, uint32_t rail, uint32_t i
     uf_order_flow *flow = &order->flows[flow_index];
     if (uf_unlikely(flow->status))
         return flow->status;
-    if (uf_unlikely(flow->rails_closed >> rail & 1)) {
+    uint32_t kind = uf_imm_kind(imm);
+    if (uf_unlikely(order->config.n_rails > 1) && !uf_order_rail_open(flow, rail, kind)) {
         order->counters.duplicates_dropped++; /* rule 16: its sender was told that it did not come */
         return UF_OK;
     }
-    uint32_t kind = uf_imm_kind(imm);
     if (uf_likely(kind == UF_IMM_ADD)) {
         uf_order_signal s = {.flow = flow_index,
                              .op = UF_ATOMIC_ADD,

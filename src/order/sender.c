@@ -21,8 +21,10 @@ static void slot_take(uf_order *o, uf_order_flow *flow, const uf_order_slot *slo
 {
     uint32_t index = flow->slot_free;
     uf_order_slot *s = uf_order_slot_of(o, flow, index);
+    uint16_t requests = (uint16_t)(s->requests + (slot->type == UF_SLOT_OPEN));
     flow->slot_free = s->next;
     *s = *slot;
+    s->requests = requests;
     flow->slots_used++;
     o->outstanding++;
 }
@@ -45,6 +47,7 @@ uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_w
         return UF_HOLD_SLOT;
     uf_order_cookie like = {.type = UF_WR_REQUEST, .entry = UF_NONE};
     wire->aux = (uint16_t)flow->slot_free;
+    wire->seq = (uint16_t)(uf_order_slot_of(o, flow, flow->slot_free)->requests + 1);
     uf_order_hold hold = uf_order_post_message(o, flow, wire, &like);
     if (hold == UF_HOLD_GO)
         slot_take(o, flow, slot);
@@ -53,17 +56,24 @@ uf_order_hold uf_order_post_request(uf_order *o, uf_order_flow *flow, uf_order_w
 
 /* ---------------------------------------------------------------- entries */
 
+/* Places are shared so that flows which do not move always leave one for each of the others; of the rest no flow holds more than is free. */
+static bool place_free(const uf_order *o, const uf_order_flow *flow)
+{
+    uint32_t kept = o->config.n_flows - o->flows_queued;
+    uint32_t room = o->entries_free > kept ? o->entries_free - kept : 0;
+    return flow->queued == 0 || flow->queued < room || uf_order_mutant(o, UF_MUTANT_10_HOG);
+}
+
 static uint32_t entry_new(uf_order *o, uf_order_lane *lane, const uf_order_op *op)
 {
     uf_order_flow *flow = lane->flow;
     uint32_t index = o->entry_free;
-    /* Places are shared so that flows which do not move always leave one for the next: no flow holds more than is free. */
-    if (index == UF_NONE || (flow->queued >= o->entries_free && !uf_order_mutant(o, UF_MUTANT_10_HOG)))
+    if (index == UF_NONE || !place_free(o, flow))
         return UF_NONE;
     uf_order_entry *e = &o->entries[index];
     o->entry_free = e->next;
     o->entries_free--;
-    flow->queued++;
+    o->flows_queued += flow->queued++ == 0;
     uint64_t used = o->config.queue_ops - o->entries_free;
     if (used > o->counters.max_queue)
         o->counters.max_queue = used;
@@ -80,7 +90,7 @@ static uint32_t entry_new(uf_order *o, uf_order_lane *lane, const uf_order_op *o
 void uf_order_entry_free(uf_order *o, uint32_t entry)
 {
     uf_order_entry *e = &o->entries[entry];
-    e->lane->flow->queued--;
+    o->flows_queued -= --e->lane->flow->queued == 0;
     e->lane = NULL;
     e->next = o->entry_free;
     o->entry_free = entry;
@@ -160,7 +170,8 @@ static uf_order_hold sequence_room(uf_order *o, uf_order_lane *lane)
 
 static uint64_t parts_of(const uf_order *o, uint64_t bytes)
 {
-    return bytes / o->config.max_message + (bytes % o->config.max_message != 0);
+    uint64_t part = uf_order_part_bytes(o, bytes);
+    return bytes / part + (bytes % part != 0);
 }
 
 /* What has no sequence and no CQE, or signals that have not left: a strong signal must come after them. */
@@ -212,10 +223,11 @@ static uf_order_hold data_step(uf_order *o, uf_order_lane *lane, uint32_t entry)
     uf_order_flow *flow = lane->flow;
     uf_order_wr_type type = type_of_form[e->form];
     bool told = e->op.user || e->form == UF_FORM_AFTER;
+    uint64_t most = uf_order_part_bytes(o, e->op.bytes);
     while (e->posted < e->op.bytes) {
         uf_order_part part = {e->posted, e->op.bytes - e->posted};
-        if (part.bytes > o->config.max_message)
-            part.bytes = o->config.max_message;
+        if (part.bytes > most)
+            part.bytes = most;
         uf_order_cookie like = {
             .lane = lane, .entry = told ? entry : UF_NONE, .sequence = lane->sequence, .type = (uint8_t)type, .batch = e->batch};
         if (type == UF_WR_SEQUENCE) {
@@ -505,12 +517,12 @@ int uf_order_enqueue(uf_order *o, uf_order_lane *lane, const uf_order_op *op, uf
     bool first = lane->queue.head == UF_NONE;
     uf_order_queue_push(o, &lane->queue, entry);
     uint32_t posted = 0;
-    /* `done` is never called from within submit, so what is complete without a WR waits for progress. */
+    /* What is complete without a WR is told by progress: submit calls `done` only for what it breaks. */
     bool empty = op->bytes == 0 && (op->kind == UF_ORDER_PUT || op->kind == UF_ORDER_GET);
     if (first)
         lane->detour = true;
     if (first && tried == UF_HOLD_RAIL && flow->stalled == 0 && !empty && uf_order_pump_lane(o, lane, &posted) == UF_HOLD_FAILED)
-        return flow->status;
+        return op->user ? UF_OK : flow->status; /* `done` has told its end, and nobody is told twice */
     if (uf_order_lane_has_work(lane))
         uf_order_lane_activate(o, lane);
     return UF_OK;

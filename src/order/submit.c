@@ -11,7 +11,6 @@ static inline void book_add(uf_order *o, uf_order_lane *lane, uint8_t batch, boo
     uf_order_batch *b = &lane->batch[batch];
     uf_order_flow *flow = lane->flow;
     b->epoch = flow->epoch;
-    flow->tx_kind0++;
     if (uf_likely(!silent)) {
         b->open++;
         b->plain++;
@@ -52,16 +51,17 @@ static uf_order_hold refused(uf_order *o, uf_order_flow *flow, int rc)
     return UF_HOLD_FAILED;
 }
 
-/* Cookies for data are shared so that k flows which do not complete leave room for one more: a flow may hold four times what is
- * free. Controls and answers, on which others wait, have a reserve. */
+/* Cookies for data: a flow may hold four times what is free, and some are kept for the first WR of flows that have none, so that peers
+ * which do not complete never hold up one that would. Controls and answers, on which others wait, have a reserve. */
 static inline bool cookie_room(const uf_order *o, const uf_order_flow *flow, uint8_t type)
 {
     if (type >= UF_WR_ANSWER)
         return o->cookies_free > 0;
     if (uf_unlikely(o->config.n_rails > 1) && !uf_order_may_replay(o, flow, type))
         return false;
-    uint32_t room = o->cookies_free > o->cookie_reserve ? o->cookies_free - o->cookie_reserve : 0;
-    return flow->in_flight < 4 * room;
+    uint32_t kept = o->cookie_reserve + o->cookie_first;
+    uint32_t room = o->cookies_free > kept ? o->cookies_free - kept : 0;
+    return uf_likely(flow->in_flight < 4 * room) || (flow->in_flight == 0 && o->cookies_free > o->cookie_reserve);
 }
 
 static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, const uf_order_cookie *like)
@@ -94,7 +94,7 @@ static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, co
     if (uf_unlikely(o->save)) {
         o->saved[index] = *wr;
         c->prev = index; /* in no list */
-        flow->rails_used |= 1u << wr->rail;
+        uf_order_rail_carries(flow, wr->rail, like->type);
         uf_order_may_replay_count(flow, like->type, 1);
         if (wr->verb <= UF_VERB_WRITE_IMM && wr->bytes)
             uf_order_overlap_add(o, flow, index);
@@ -118,7 +118,8 @@ uf_order_hold uf_order_post_message(uf_order *o, uf_order_flow *flow, const uf_o
     uf_order_wire out = *wire;
     if (counted)
         out.type |= (uint8_t)(bit << UF_MSG_BIT_SHIFT);
-    uf_wr wr = {.verb = UF_VERB_SEND, .rail = flow->home, .peer = flow->peer, .bytes = UF_MESSAGE_BYTES};
+    uf_wr wr = {
+        .verb = UF_VERB_SEND, .rail = like->lane ? like->lane->home : flow->home, .peer = flow->peer, .bytes = UF_MESSAGE_BYTES};
     bool told = like->user || like->entry != UF_NONE;
     if (o->silent_message && !told)
         wr.flags = UF_WR_SILENT;
@@ -133,16 +134,6 @@ uf_order_hold uf_order_post_message(uf_order *o, uf_order_flow *flow, const uf_o
     if (like->lane)
         uf_order_book(o, like->lane, like->batch, like->type, wr.flags & UF_WR_SILENT);
     return UF_HOLD_GO;
-}
-
-uint32_t uf_order_pick_rail(uf_order *o, const uf_order_flow *flow, bool striped)
-{
-    if (uf_likely(o->config.n_rails == 1) || !striped)
-        return flow->home;
-    do
-        o->next_rail = o->next_rail + 1 < o->config.n_rails ? o->next_rail + 1 : 0;
-    while (!(o->rails_alive & 1u << o->next_rail));
-    return o->next_rail;
 }
 
 /* ---------------------------------------------------------------- kind 0 */
@@ -161,7 +152,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
     uf_wr wr;
     wr.verb = UF_VERB_WRITE_IMM;
     wr.flags = (uint8_t)((op->more ? UF_WR_MORE : 0) | (silent ? UF_WR_SILENT : 0));
-    wr.rail = flow->home;
+    wr.rail = lane->home;
     wr.peer = flow->peer;
     wr.imm = uf_imm_add(bit, (uint32_t)op->signal_address, (uint32_t)op->operand & UF_IMM_OPERAND_MAX);
     wr.bytes = bytes;
@@ -170,7 +161,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
     wr.remote = op->remote;
     wr.remote_key = op->remote_key;
     if (uf_order_mutant(o, UF_MUTANT_4_HOME))
-        wr.rail = (uint16_t)uf_order_pick_rail(o, flow, true);
+        wr.rail = (uint16_t)uf_order_stripe_rail(o, flow);
     uf_order_cookie like;
     like.user = entry == UF_NONE ? op->user : 0;
     like.lane = lane;
@@ -204,7 +195,7 @@ static inline uf_order_hold post_data(uf_order *o, uf_order_lane *lane, const uf
     uf_wr wr;
     wr.verb = like->type == UF_WR_READ ? UF_VERB_READ : UF_VERB_WRITE;
     wr.flags = (uint8_t)((op->more ? UF_WR_MORE : 0) | (like->type == UF_WR_PLAIN ? UF_WR_PLACED : 0));
-    wr.rail = (uint16_t)uf_order_pick_rail(o, flow, part->bytes != op->bytes);
+    wr.rail = uf_likely(part->bytes == op->bytes) ? lane->home : (uint16_t)uf_order_stripe_rail(o, flow);
     wr.peer = flow->peer;
     wr.imm = 0;
     wr.bytes = part->bytes;
@@ -243,7 +234,7 @@ static inline bool fits_immediate(const uf_order *o, const uf_order_lane *lane, 
 {
     bool small = op->operand <= UF_IMM_OPERAND_MAX || uf_order_mutant(o, UF_MUTANT_1_OPERAND);
     return small && op->signal_address <= UF_IMM_INDEX_MAX && op->op == UF_ATOMIC_ADD && (op->indexed & lane->adds) &&
-           !(op->flags & UF_SETTLED) && (op->kind == UF_ORDER_SIGNAL || op->bytes <= o->config.max_message);
+           !(op->flags & UF_SETTLED) && (op->kind == UF_ORDER_SIGNAL || op->bytes <= o->whole);
 }
 
 bool uf_order_fits_immediate(const uf_order *o, const uf_order_lane *lane, const uf_order_op *op)
@@ -260,7 +251,7 @@ static inline uf_order_hold submit_direct(uf_order *o, uf_order_lane *lane, cons
         bool weak = !(op->flags & UF_STRONG) || uf_order_lane_done_there(lane, lane->newest);
         return weak && fits_immediate(o, lane, op) ? post_add(o, lane, op, batch, UF_NONE) : UF_HOLD_RAIL;
     }
-    bool one = op->bytes && op->bytes <= o->config.max_message;
+    bool one = op->bytes && op->bytes <= o->whole;
     bool put = op->kind == UF_ORDER_PUT && !lane->ordered;
     if (!one || (!put && op->kind != UF_ORDER_GET))
         return UF_HOLD_RAIL;
@@ -291,15 +282,24 @@ static int ended(const uf_order *o, const uf_order_lane *lane)
                    o->config.self, lane->flow->peer);
 }
 
+/* The context's fence epoch has moved: what is submitted now is behind a boundary. Asking for the receipt may break the network. */
+static int cross_fence(uf_order *o, uf_order_lane *lane)
+{
+    bool made = uf_order_lane_fence(o, lane);
+    return lane->status ? lane->status : made ? UF_OK : UF_EAGAIN;
+}
+
 int uf_order_submit(uf_order *order, uf_order_lane *lane, const uf_order_op *op)
 {
     uf_order_flow *flow = lane->flow;
     uf_order_hold hold = UF_HOLD_RAIL;
     if (uf_unlikely(lane->status))
         return ended(order, lane);
-    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen) &&
-        !uf_order_lane_fence(order, lane))
-        return UF_EAGAIN;
+    if (uf_unlikely(__atomic_load_n(&lane->ctx->fence_epoch, __ATOMIC_RELAXED) != lane->fence_seen)) {
+        int rc = cross_fence(order, lane);
+        if (rc)
+            return rc;
+    }
     if (uf_unlikely(lane->fence) && uf_order_lane_done_there(lane, lane->fence))
         lane->fence = 0;
     bool open = lane->fence == 0 || (uf_order_mutant(order, UF_MUTANT_7_FENCE) && op->kind != UF_ORDER_SIGNAL);

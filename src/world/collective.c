@@ -76,7 +76,7 @@ int uf_broadcast(uf_team *t, void *dst, const void *src, size_t bytes, int root)
         top *= 2;
     for (int step = top; step >= high && !rc; step /= 2)
         if (distance + step < t->n)
-            rc = uf_team_send(t, UF_TEAM_RESULT, (distance + step + root) % t->n, dst, dst, bytes);
+            rc = uf_team_send(t, UF_TEAM_RESULT, (distance + step + root) % t->n, dst, dst, bytes, t->settled);
     return rc ? rc : uf_team_flush(t);
 }
 
@@ -92,7 +92,7 @@ int uf_allgather(uf_team *t, void *dst, const void *src, size_t bytes)
     unsigned char *own = (unsigned char *)dst + bytes * (size_t)t->me;
     copy_own(own, src, bytes);
     for (int i = 1; i < t->n && !rc; i++)
-        rc = uf_team_send(t, UF_TEAM_RESULT, (t->me + i) % t->n, own, own, bytes);
+        rc = uf_team_send(t, UF_TEAM_RESULT, (t->me + i) % t->n, own, own, bytes, t->settled);
     if (!rc)
         rc = receive_all(t, "uf_allgather");
     return rc ? rc : uf_team_flush(t);
@@ -115,7 +115,7 @@ int uf_alltoall(uf_team *t, void *dst, const void *src, size_t bytes)
     copy_own(to, from + bytes * (size_t)t->me, bytes);
     for (int i = 1; i < t->n && !rc; i++) {
         int peer = (t->me + i) % t->n;
-        rc = uf_team_send(t, UF_TEAM_RESULT, peer, to, from + bytes * (size_t)peer, bytes);
+        rc = uf_team_send(t, UF_TEAM_RESULT, peer, to, from + bytes * (size_t)peer, bytes, t->settled);
     }
     if (!rc)
         rc = receive_all(t, "uf_alltoall");
@@ -129,6 +129,7 @@ typedef struct round {
     size_t first, n, each; /* owner o has [first + o * each, ...) as far as n reaches */
     size_t element;
     uf_combine combine;
+    unsigned parts; /* flags of sends into the scratch */
 } round;
 
 static size_t owned(const round *r, int owner, size_t *first)
@@ -149,7 +150,7 @@ static int send_parts(uf_team *t, const unsigned char *src, const round *r)
         size_t first = 0, n = owned(r, owner, &first);
         if (n)
             rc = uf_team_send(t, UF_TEAM_PART, owner, t->scratch + (size_t)t->me * t->slot, src + first * r->element,
-                              n * r->element);
+                              n * r->element, r->parts);
     }
     return rc;
 }
@@ -174,7 +175,7 @@ static int combine_range(uf_team *t, unsigned char *dst, const unsigned char *sr
             r->combine(result, part, n);
     }
     for (int i = 1; i < t->n && !rc; i++)
-        rc = uf_team_send(t, UF_TEAM_RESULT, (t->me + i) % t->n, result, result, bytes);
+        rc = uf_team_send(t, UF_TEAM_RESULT, (t->me + i) % t->n, result, result, bytes, t->settled);
     return rc;
 }
 
@@ -193,11 +194,16 @@ static int receive_ranges(uf_team *t, const round *r)
 
 static int reduce_all(uf_team *t, unsigned char *dst, const unsigned char *src, size_t n, size_t element, uf_combine combine)
 {
-    size_t room = t->slot / element;
+    size_t room = t->slot / element, bytes = n * element;
+    /* In place, results come into the very bytes that our parts are read from: an owner must not have ours before our completion,
+     * after which the network reads them no more. */
+    bool in_place = src < dst + bytes && dst < src + bytes;
+    unsigned parts = in_place ? t->settled : UF_WEAK;
     int rc = UF_OK;
     for (size_t first = 0; first < n && !rc;) {
         size_t left = n - first, each = (left + (size_t)t->n - 1) / (size_t)t->n;
-        round r = {.first = first, .n = left, .each = each < room ? each : room, .element = element, .combine = combine};
+        round r = {
+            .first = first, .n = left, .each = each < room ? each : room, .element = element, .combine = combine, .parts = parts};
         if (r.each * (size_t)t->n < left)
             r.n = r.each * (size_t)t->n;
         rc = send_parts(t, src, &r);

@@ -5,6 +5,7 @@
  * submitting. Mapped peers have nothing to complete: what the caller stored is in memory. */
 #include "base/error.h"
 #include "world/world.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MARKS = 64 }; /* lanes completed at a time: bounds the stack, not the number of peers */
@@ -26,6 +27,7 @@ int uf_ctx_create_locked(uf_world *w, const uf_ctx_options *options, uf_ctx **ct
     c->world = w;
     c->order.window = window;
     c->order.ordered = options && options->flags & UF_ORDERED;
+    c->order.number = w->contexts_made++;
     pthread_mutex_init(&c->opening, NULL);
     c->next = w->contexts;
     w->contexts = c;
@@ -59,6 +61,7 @@ void uf_ctx_free(uf_ctx *ctx)
     free(ctx);
 }
 
+/* A lane that is closed is another context's soon, so it is forgotten at once: this one may have to live on. */
 static int close_lanes(uf_ctx *ctx, uint64_t deadline)
 {
     uf_world *w = ctx->world;
@@ -66,8 +69,12 @@ static int close_lanes(uf_ctx *ctx, uint64_t deadline)
         uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
         int rc;
         for (uint32_t round = 0; lane && (rc = uf_engine_lane_close(w->engine, lane)) == UF_EAGAIN; round++)
-            if ((rc = uf_world_wait_step(w, round, deadline)))
-                return rc;
+            if ((rc = uf_world_wait_step(w, round, deadline))) {
+                char how[256];
+                uf_engine_describe(w->engine, (uint32_t)pe, how, sizeof how);
+                return rc == UF_ETIMEDOUT ? uf_fail(rc, "PE %d: the lane to PE %d cannot be closed: %s", w->pe, pe, how) : rc;
+            }
+        atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
     }
     return UF_OK;
 }
@@ -107,9 +114,12 @@ int uf_ctx_destroy(uf_ctx *ctx)
     if (rc != UF_ETIMEDOUT)
         uf_ctx_retire(ctx);
     pthread_mutex_unlock(&w->contexts_lock);
-    if (rc == UF_ETIMEDOUT)
-        return uf_fail(rc, "PE %d: uf_ctx_destroy: operations of the context are not complete after %llu ms; it lives on", w->pe,
-                       (unsigned long long)(w->timeout_ns / 1000000));
+    if (rc == UF_ETIMEDOUT) {
+        char why[UF_ERROR_BYTES];
+        snprintf(why, sizeof why, "%s", uf_error_message());
+        return uf_fail(rc, "uf_ctx_destroy had no end within %llu ms, the context lives on: %s",
+                       (unsigned long long)(w->timeout_ns / 1000000), why);
+    }
     if (!rc)
         uf_ctx_free(ctx);
     return rc;

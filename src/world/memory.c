@@ -120,26 +120,34 @@ int uf_memory_agree(uf_world *w, const char *what, uint64_t a, uint64_t b, int r
 
 /* ---------------------------------------------------------------- registration with the network */
 
+/* Tells all PEs this one's keys of all rails, and makes of theirs what operations carry. */
+static int exchange_keys(uf_world *w, uf_region *r)
+{
+    uf_fabric_key mine[UF_ORDER_MAX_RAILS];
+    uint32_t rails = w->n_rails;
+    for (uint32_t rail = 0; rail < rails; rail++)
+        w->fabric->ops->mr_key(r->mr->mr, rail, &mine[rail]);
+    int rc = uf_bootstrap_allgather(w->bootstrap, mine, rails * sizeof *mine, r->rail_keys, w->timeout_ns);
+    for (int pe = 0; !rc && pe < w->n_pes; pe++) {
+        const uf_fabric_key *by_rail = &r->rail_keys[(size_t)pe * rails];
+        r->keys[pe] = (uf_fabric_key){uf_engine_key(by_rail, rails), by_rail->base};
+    }
+    return rc;
+}
+
 /* Registers the region with the fabric and exchanges keys. Collective also where this PE has failed (rc). */
 static int join_network(uf_world *w, uf_region *r, int rc, wish *all)
 {
     if (!w->fabric)
         return rc;
-    uint32_t rails = w->fabric->caps.n_rails;
-    r->keys = calloc((size_t)w->n_pes * rails, sizeof *r->keys);
-    if (!r->keys && !rc)
+    r->keys = calloc((size_t)w->n_pes, sizeof *r->keys);
+    r->rail_keys = calloc((size_t)w->n_pes * w->n_rails, sizeof *r->rail_keys);
+    if ((!r->keys || !r->rail_keys) && !rc)
         rc = uf_fail(UF_ENOMEM, "PE %d: no memory for the keys of %d peers", w->pe, w->n_pes);
     if (!rc)
         rc = uf_engine_mr_register(w->engine, r->base, r->bytes, true, &r->mr);
     rc = agree_on(w, "registration", r->bytes, r->index, rc, 0, all);
-    if (rc)
-        return rc;
-    uf_fabric_key mine[64];
-    if (rails > 64)
-        return uf_fail(UF_EINTERNAL, "PE %d: a fabric with %u rails, more than 64", w->pe, rails);
-    for (uint32_t rail = 0; rail < rails; rail++)
-        w->fabric->ops->mr_key(r->mr, rail, &mine[rail]);
-    return uf_bootstrap_allgather(w->bootstrap, mine, rails * sizeof *mine, r->keys, w->timeout_ns);
+    return rc ? rc : exchange_keys(w, r);
 }
 
 static void leave_network(uf_world *w, uf_region *r)
@@ -147,6 +155,7 @@ static void leave_network(uf_world *w, uf_region *r)
     if (r->mr)
         uf_engine_mr_close(w->engine, r->mr);
     free(r->keys);
+    free(r->rail_keys);
     free(r->addresses);
 }
 
@@ -372,10 +381,30 @@ static int share_window(uf_world *w, uf_region *r, wish *all)
     return rc ? rc : join_network(w, r, UF_OK, all);
 }
 
+/* A pointer must name one place on every PE, so no two pieces of symmetric memory may share bytes. */
+static int refuse_overlap(const uf_world *w, const uf_region *r)
+{
+    uintptr_t start = (uintptr_t)r->base;
+    for (uint32_t i = 0; i < UF_MAX_REGIONS; i++) {
+        const uf_region *o = atomic_load_explicit(&w->regions[i], memory_order_relaxed);
+        uintptr_t other = o ? (uintptr_t)o->base : 0;
+        if (o && start < other + o->bytes && other < start + r->bytes)
+            return uf_fail(
+                UF_EINVAL,
+                "uf_register on PE %d: argument ptr: %p with %zu bytes overlaps %s at %p with %zu bytes; pointers into "
+                "that are symmetric already",
+                w->pe, (void *)r->base, r->bytes, o->heap_offset == SIZE_MAX ? "a window" : "the heap", (void *)o->base,
+                o->bytes);
+    }
+    return UF_OK;
+}
+
 static int open_window(uf_world *w, uf_window *win, wish *all)
 {
     uf_region *r = &win->region;
     int rc = uf_memory_index(w, &r->index);
+    if (!rc)
+        rc = refuse_overlap(w, r);
     r->addresses = calloc((size_t)w->n_pes, sizeof *r->addresses);
     if (!rc && !r->addresses)
         rc = uf_fail(UF_ENOMEM, "PE %d: no memory for the addresses of %d PEs", w->pe, w->n_pes);
@@ -472,13 +501,13 @@ void *uf_ptr(uf_world *w, const void *sym, int pe)
 /* ---------------------------------------------------------------- local buffers of operations */
 
 /* Edges of the registration cache. */
-static int cache_register(void *arg, void *ptr, size_t bytes, uf_mr **mr)
+static int cache_register(void *arg, void *ptr, size_t bytes, uf_engine_mr **mr)
 {
     uf_world *w = arg;
     return uf_engine_mr_register(w->engine, ptr, bytes, false, mr);
 }
 
-static void cache_close(void *arg, uf_mr *mr)
+static void cache_close(void *arg, uf_engine_mr *mr)
 {
     uf_world *w = arg;
     uf_engine_mr_close(w->engine, mr);
@@ -492,14 +521,14 @@ int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc,
         return UF_OK;
     uf_region *r = uf_memory_find(w, ptr, bytes);
     if (r) {
-        *desc = w->fabric->ops->mr_desc(r->mr, 0);
+        *desc = r->mr->desc;
         return UF_OK;
     }
     uf_registration *taken;
     int rc = uf_registry_get(w->registry, ptr, bytes, &taken);
     if (rc)
         return rc;
-    *desc = w->fabric->ops->mr_desc(uf_registration_mr(taken), 0);
+    *desc = uf_registration_mr(taken)->desc;
     *registration = taken;
     return UF_OK;
 }

@@ -128,12 +128,15 @@ static int agree_on_mappings(uf_world *w)
 typedef struct attempt {
     int32_t rc;
     int32_t needs_network; /* some peer is not mapped */
+    uint32_t n_rails;
     char why[240];
 } attempt;
 
+/* Counts the rails of the network that all have; 0 where there is none. */
 static int gather_attempts(uf_world *w, int rc, bool needs, bool *all_ok, bool *any_needs, attempt *first_failure)
 {
-    attempt mine = {rc, needs, ""}, *all = calloc((size_t)w->n_pes, sizeof *all);
+    uint32_t rails = !w->fabric ? 0 : w->fabric->caps.n_rails < UF_ORDER_MAX_RAILS ? w->fabric->caps.n_rails : UF_ORDER_MAX_RAILS;
+    attempt mine = {rc, needs, rails, ""}, *all = calloc((size_t)w->n_pes, sizeof *all);
     if (!all)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     if (rc)
@@ -141,8 +144,10 @@ static int gather_attempts(uf_world *w, int rc, bool needs, bool *all_ok, bool *
     int failed = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, all, 0);
     *all_ok = true;
     *any_needs = false;
+    w->n_rails = mine.n_rails;
     for (int pe = 0; !failed && pe < w->n_pes; pe++) {
         *any_needs |= all[pe].needs_network != 0;
+        w->n_rails = all[pe].n_rails < w->n_rails ? all[pe].n_rails : w->n_rails;
         if (all[pe].rc && *all_ok) {
             *all_ok = false;
             *first_failure = all[pe];
@@ -163,18 +168,15 @@ static bool one_host(const uf_world *w)
 
 static int open_fabric(uf_world *w, const struct uf_fabric_ops *ops, const char *provider, void *arg)
 {
-    const int64_t *set = w->settings.number;
     uf_fabric_params params = {
         .settings = &w->settings,
         .pe = w->pe,
         .n_pes = w->n_pes,
         .provider = provider,
         .one_host = one_host(w),
-        .tx_depth = (uint32_t)set[UF_SET_QUEUE_DEPTH],
-        .receives = (uint32_t)((set[UF_SET_MESSAGES] + UF_ORDER_CONTROL_RESERVE) * w->n_pes),
-        .remote_cqes = (uint32_t)((set[UF_SET_CREDITS] + UF_ORDER_CONTROL_RESERVE) * w->n_pes),
         .arg = arg,
     };
+    uf_engine_fabric_sizes(&params);
     return ops->open(&params, &w->fabric);
 }
 
@@ -212,8 +214,8 @@ static int choose_network(uf_world *w, const uf_world_options *o)
     if (!ops)
         return uf_fail(
             wants_network(asked) && strcmp(name, "ofi") ? UF_EINVAL : UF_EUNSUPPORTED,
-            "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local and, where libfabric was "
-            "found at build time, ofi and ofi:PROVIDER",
+            "PE %d: there is no fabric '%s' in this build (UNFENCE_FABRIC=%s); known are auto, local, efa, efa:model and, where "
+            "libfabric was found at build time, ofi and ofi:PROVIDER",
             w->pe, name, asked);
     int rc = try_provider(w, ops, provider, NULL, &done, &failure);
     if (rc || done)
@@ -222,8 +224,10 @@ static int choose_network(uf_world *w, const uf_world_options *o)
         return uf_fail(failure.rc, "%s%s", failure.why, provider[0] ? " (UNFENCE_STRICT: no other provider was tried)" : "");
     uf_log(UF_LOG_WARN, w->pe, "%s; falling back to the best provider there is (UNFENCE_STRICT=yes would refuse)", failure.why);
     snprintf(w->reason, sizeof w->reason, "fallen back: %.200s", failure.why);
-    rc = try_provider(w, ops, "", NULL, &done, &failure);
-    return rc ? rc : done ? UF_OK : uf_fail(failure.rc, "%s", failure.why);
+    attempt second = {0};
+    rc = try_provider(w, ops, "", NULL, &done, &second);
+    /* The reason why what was asked for is not there helps more than why nothing else is. */
+    return rc ? rc : done ? UF_OK : uf_fail(failure.rc, "%s (nor is there another: %.160s)", failure.why, second.why);
 }
 
 static int connect_rail(uf_world *w, uint32_t rail)
@@ -267,7 +271,7 @@ int uf_paths_choose(uf_world *w, const uf_world_options *o)
         return UF_OK;
     rc = choose_network(w, o);
     /* A world has one network or none: with NICs of different kinds on its hosts PEs could not talk. */
-    for (uint32_t rail = 0; !rc && rail < w->fabric->caps.n_rails; rail++)
+    for (uint32_t rail = 0; !rc && rail < w->n_rails; rail++)
         rc = connect_rail(w, rail);
     return rc;
 }
@@ -299,9 +303,6 @@ int uf_paths_limits(uf_world *w, uf_engine_params *params, uf_engine_limits *lea
     if (!rc)
         rc = uf_bootstrap_allgather(w->bootstrap, least, sizeof *least, all, 0);
     for (int pe = 0; !rc && pe < w->n_pes; pe++) {
-        if (all[pe].rails != least->rails)
-            rc = uf_fail(UF_EMISMATCH, "PE %d has %u rails, PE %d has %u: rail i talks to rail i, so all hosts need as many NICs",
-                         pe, all[pe].rails, w->pe, least->rails);
         least->credits = all[pe].credits < least->credits ? all[pe].credits : least->credits;
         least->messages = all[pe].messages < least->messages ? all[pe].messages : least->messages;
         least->immediates &= all[pe].immediates;

@@ -14,7 +14,7 @@
 
 struct uf_registration {
     uintptr_t start, end;
-    struct uf_mr *mr;
+    struct uf_engine_mr *mr;
     uint32_t holders;
     bool changed; /* its memory changed while it was pending */
     uint64_t last_used;
@@ -130,6 +130,9 @@ void uf_registry_destroy(uf_registry *r)
         return;
     lock(r);
     drop_kept(r, 0, r->n_kept);
+    /* What still is held belongs to operations of a world that failed: nobody will end them. */
+    for (uf_registration *e = r->retired; e; e = e->next)
+        e->holders = 0;
     unlock(r);
     uf_registry_collect(r);
     uf_monitor_destroy(r->monitor);
@@ -313,7 +316,7 @@ int uf_registry_get(uf_registry *r, const void *ptr, size_t bytes, uf_registrati
     return UF_OK;
 }
 
-struct uf_mr *uf_registration_mr(const uf_registration *registration)
+struct uf_engine_mr *uf_registration_mr(const uf_registration *registration)
 {
     return registration->mr;
 }

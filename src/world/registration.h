@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct uf_mr; /* fabric/fabric.h */
+struct uf_engine_mr; /* engine/engine.h */
 
 typedef struct uf_registry uf_registry;         /* of one PE */
 typedef struct uf_registration uf_registration; /* one range, held by whoever got it */
@@ -19,8 +19,8 @@ typedef struct uf_registration uf_registration; /* one range, held by whoever go
 typedef struct uf_registry_params {
     void *arg;
     /* As uf_engine_mr_register for local use. May be called by several threads at once. */
-    int (*mr_register)(void *arg, void *ptr, size_t bytes, struct uf_mr **mr);
-    void (*mr_close)(void *arg, struct uf_mr *mr);
+    int (*mr_register)(void *arg, void *ptr, size_t bytes, struct uf_engine_mr **mr);
+    void (*mr_close)(void *arg, struct uf_engine_mr *mr);
     uint32_t max_kept; /* registrations kept after use; 0: none */
 } uf_registry_params;
 
@@ -34,7 +34,7 @@ bool uf_registry_keeps(const uf_registry *registry, const char **why);
 /* A registration that covers [ptr, ptr + bytes), to be given back when the operation is done. Errors are those of mr_register. The memory must stay
  * mapped until then. bytes > 0. */
 int uf_registry_get(uf_registry *registry, const void *ptr, size_t bytes, uf_registration **registration);
-struct uf_mr *uf_registration_mr(const uf_registration *registration);
+struct uf_engine_mr *uf_registration_mr(const uf_registration *registration);
 /* Gives it back. Never calls mr_close and never blocks, so it may be called from inside the engine; what is to be closed is closed by
  * the next get or collect. */
 void uf_registry_put(uf_registry *registry, uf_registration *registration);

@@ -159,7 +159,7 @@ static int fill_data(uf_world *w, uf_order_op *op, const reach *at, const void *
     op->bytes = bytes;
     if (bytes == 0)
         return UF_OK;
-    const uf_fabric_key *key = &at->region->keys[(size_t)pe * w->fabric->caps.n_rails];
+    const uf_fabric_key *key = &at->region->keys[pe];
     op->remote = key->base + (uint64_t)((const unsigned char *)sym - at->region->base);
     op->remote_key = key->key;
     op->local = (uint64_t)(uintptr_t)local;

@@ -101,10 +101,8 @@ int uf_barrier(uf_team *t)
 
 /* ---------------------------------------------------------------- exchange between members */
 
-int uf_team_send(uf_team *t, uf_team_purpose purpose, int to, void *dst, const void *src, size_t bytes)
+int uf_team_send(uf_team *t, uf_team_purpose purpose, int to, void *dst, const void *src, size_t bytes, unsigned flags)
 {
-    /* Users change what they receive; parts in the scratch are only read, and the library keeps late duplicates off their next use. */
-    unsigned flags = purpose == UF_TEAM_RESULT ? t->settled : UF_WEAK;
     return ended(
         t, uf_put_signal_nbi(t->ctx, dst, src, bytes, &t->arrivals[purpose].words[t->me], UF_SIGNAL_ADD, 1, t->pes[to], flags));
 }
@@ -132,7 +130,7 @@ int uf_team_gather_small(uf_team *t, const char *call, const void *mine, size_t 
 {
     int rc = uf_team_sync(t, call); /* the slots are free: whoever is here has read the last ones */
     for (int i = 1; i < t->n && !rc; i++)
-        rc = uf_team_send(t, UF_TEAM_PART, (t->me + i) % t->n, t->scratch + (size_t)t->me * t->slot, mine, bytes);
+        rc = uf_team_send(t, UF_TEAM_PART, (t->me + i) % t->n, t->scratch + (size_t)t->me * t->slot, mine, bytes, UF_WEAK);
     memcpy(all + (size_t)t->me * UF_TEAM_SMALL, mine, bytes);
     for (int i = 1; i < t->n && !rc; i++) {
         int from = (t->me - i + t->n) % t->n;

@@ -58,8 +58,9 @@ size_t uf_teams_words(int n_pes);
 int uf_team_check(uf_team *t, const char *call);
 int uf_team_sync(uf_team *t, const char *call);
 /* One put with signal to member `to`, counted there as one arrival from us; and the wait for the next arrival from member `from`. An error ends
- * the team. */
-int uf_team_send(uf_team *t, uf_team_purpose purpose, int to, void *dst, const void *src, size_t bytes);
+ * the team. `flags`: t->settled where the receiver's user may change dst, or anybody src, once it has arrived. UF_WEAK for parts in the
+ * scratch: they are only read, and the library keeps late duplicates off their next use. */
+int uf_team_send(uf_team *t, uf_team_purpose purpose, int to, void *dst, const void *src, size_t bytes, unsigned flags);
 int uf_team_receive(uf_team *t, uf_team_purpose purpose, const char *call, int from);
 /* Waits until the sources of all sends may be changed. */
 int uf_team_flush(uf_team *t);

@@ -38,6 +38,19 @@ int uf_world_check(uf_world *w)
     return status ? uf_error_set(status, w->why) : UF_OK;
 }
 
+enum { WATCH_SECONDS = 5 };
+
+/* The watchdog (rule 17). One of the threads that tick looks; a lane that is stuck is told of once, until none is. */
+static void watch(uf_world *w)
+{
+    uint64_t now = w->driver->now(w->driver->arg), due = atomic_load_explicit(&w->next_watch, memory_order_relaxed);
+    if (!w->fabric || now < due || !atomic_compare_exchange_strong(&w->next_watch, &due, now + WATCH_SECONDS * 1000000000ull))
+        return;
+    bool stuck = uf_engine_watch(w->engine) != UF_OK;
+    if (!atomic_exchange(&w->stuck, stuck) && stuck)
+        uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
+}
+
 /* News of aborts and deaths. By the progress thread, or by waiting callers where there is none. */
 static void tick(void *arg, uint64_t now)
 {
@@ -49,6 +62,7 @@ static void tick(void *arg, uint64_t now)
     uf_gpu_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
+    watch(w);
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
     if (rc == UF_OK)
         return;
@@ -74,9 +88,9 @@ static void engine_failed(void *arg, uint32_t peer, int status)
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
 {
     uf_foreign_serve(w);
-    if (w->fabric && uf_engine_poll(w->engine) > 0)
-        return round % 64 == 63 ? uf_world_check(w) : UF_OK;
-    w->driver->relax(w->driver->arg, round);
+    if (!w->fabric || uf_engine_poll(w->engine) <= 0)
+        w->driver->relax(w->driver->arg, round);
+    /* Also while something comes with every poll: it need not be what this wait is for. */
     if (round % 64 != 63)
         return UF_OK;
     if (round % 1024 == 1023)
@@ -85,6 +99,12 @@ int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
     if (rc)
         return rc;
     return deadline != UINT64_MAX && w->driver->now(w->driver->arg) >= deadline ? UF_ETIMEDOUT : UF_OK;
+}
+
+/* Edge of the engine: what its callers wait with for room. */
+static int engine_wait(void *arg, uint32_t round, uint64_t deadline)
+{
+    return uf_world_wait_step(arg, round, deadline);
 }
 
 /* What the bootstrap waits with: peers may need this PE's progress to arrive at all. */
@@ -209,8 +229,9 @@ static int start_engine(uf_world *w)
         .pe = w->pe,
         .n_pes = w->n_pes,
         .fabric = w->fabric,
+        .n_rails = w->n_rails,
         .driver = w->driver,
-        .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick},
+        .host = {w, uf_signal_apply, uf_request_done, engine_failed, tick, engine_wait},
         .local_pes = local,
     };
     uf_engine_limits agreed;
@@ -289,6 +310,10 @@ int uf_world_destroy(uf_world *w)
     if (!w)
         return UF_OK;
     int rc = uf_world_check(w);
+    /* Who leaves a world that failed leaves others waiting for what it will not do any more, and they may not have met the
+     * cause themselves: not everybody talks to the PE that died. */
+    if (rc)
+        uf_bootstrap_abort(w->bootstrap, rc, uf_error_message());
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
     for (uf_ctx *ctx = w->contexts; ctx && !rc; ctx = ctx->next)
         rc = uf_ctx_complete(ctx, -1, true, deadline);

@@ -32,13 +32,13 @@ typedef struct uf_region {
     uint32_t index;
     unsigned char *base; /* here */
     size_t bytes;
-    size_t heap_offset;  /* of a heap segment; SIZE_MAX for a window */
-    uf_mr *mr;           /* NULL without a network */
-    uf_fabric_key *keys; /* [n_pes * n_rails]; NULL without a network */
-    uint64_t *
-        addresses; /* [n_pes] of a window: where it lies in its owner's process; NULL for segments of the host heap. Of GPU memory,
-                            window or not: where this process's GPU has it, 0 where it has not (gpu.h) */
-    int memory;    /* UF_MEMORY_HOST or UF_MEMORY_CUDA */
+    size_t heap_offset;       /* of a heap segment; SIZE_MAX for a window */
+    uf_engine_mr *mr;         /* NULL without a network */
+    uf_fabric_key *keys;      /* [n_pes] as operations carry them; NULL without a network */
+    uf_fabric_key *rail_keys; /* [n_pes * n_rails] that they name, with several rails */
+    uint64_t *addresses;      /* [n_pes] of a window: where it lies in its owner's process; NULL for segments of the host heap. Of
+                               * GPU memory, window or not: where this process's GPU has it, 0 where it has not (gpu.h) */
+    int memory;               /* UF_MEMORY_HOST or UF_MEMORY_CUDA */
     struct uf_gpu_window *gpu; /* of a window over GPU memory */
 } uf_region;
 
@@ -86,6 +86,7 @@ struct uf_world {
     uf_driver setup_driver;      /* the same with progress in relax(), for the bootstrap */
     uf_bootstrap *bootstrap;
     uf_fabric *fabric; /* NULL if every peer is mapped */
+    uint32_t n_rails;  /* that all PEs have */
     uf_engine *engine;
     uf_local_identity identity;
     uf_peer *peers;
@@ -111,15 +112,18 @@ struct uf_world {
 
     pthread_mutex_t contexts_lock; /* of the list, and of its end: a barrier holds it while it completes them */
     uf_ctx *contexts;
+    uint32_t contexts_made;
     uf_ctx *default_ctx;
     uf_ctx *abandoned;   /* destroyed while their lanes could not be closed: freed with the world */
     uf_counters retired; /* of destroyed contexts */
     uf_teams *teams;
 
-    _Atomic int status;   /* the first error that ended the world */
-    char why[1024];       /* its sentence: written once, before status */
-    _Atomic int claimed;  /* who writes `why` */
-    _Atomic bool closing; /* ends of connections are no news any more */
+    _Atomic int status;          /* the first error that ended the world */
+    char why[1024];              /* its sentence: written once, before status */
+    _Atomic int claimed;         /* who writes `why` */
+    _Atomic bool closing;        /* ends of connections are no news any more */
+    _Atomic uint64_t next_watch; /* when the watchdog looks again */
+    _Atomic bool stuck;          /* it has told of a lane that is stuck */
     _Atomic uint64_t signals_applied;
 
     _Atomic int pool_lock;

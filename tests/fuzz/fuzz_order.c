@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .duplicates = choice & 32,
                               .first_sequence = choice & 64 ? 0xfffffffe : 0};
     uf_order_edges edges = {&s, post, apply, done, failed};
-    uf_order_ctx ctx = {0, 2, choice & 128};
+    uf_order_ctx ctx = {.window = 2, .ordered = choice & 128};
     uf_order *order;
     uf_order_lane *lanes[2];
     if (uf_order_create(&config, &edges, &order) || uf_order_lane_open(order, &ctx, 1, &lanes[0]) ||
@@ -123,7 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     char text[200];
     uf_order_describe(order, 1, text, sizeof text);
-    uf_order_fail_rail(order, 0);
+    uf_order_fail_rail(order, UF_ORDER_ALL_FLOWS, 0, NULL);
     uf_order_progress(order);
     uf_order_destroy(order);
     return 0;

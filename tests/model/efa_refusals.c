@@ -520,9 +520,55 @@ static void rnr_storms_lose_and_double_nothing(void **state)
     }
 }
 
+/* The NIC dies at each moment of a message, also when all bytes are there and the answer is not: the sender is told in any case, once. */
+static void b11_a_target_that_dies_at_any_moment_is_unresponsive(void **state)
+{
+    (void)state;
+    uf_model_params p = rig_quiet();
+    p.mtu = 256;
+    p.split_ppm = 1000000;
+    for (int imm = -1; imm <= 0; imm++)
+        for (uint64_t at = 0; at < 20000; at += 50) {
+            rig *r = rig_open(&p, at + 1, NULL);
+            rig_write(r, 1, 0, 0, 8, -1);
+            rig_run(r);
+            rig_write(r, 2, 0, 0, 600, imm);
+            uf_model_run(r->model, uf_model_now(r->model) + at);
+            uf_model_nic_kill(r->end[1].nic);
+            rig_run(r);
+            int status = rig_status(r, 2);
+            if (status != UF_EFA_UNRESPONSIVE && status != UF_EFA_OK)
+                fail_msg("killed %llu ns after the doorbell: status %d", (unsigned long long)at, status);
+            rig_expect_no_traps(r);
+            rig_close(r);
+        }
+}
+
+/* Its own queues end without a word: there is nobody to say one. */
+static void b14_queues_of_a_dead_nic_end_silently(void **state)
+{
+    (void)state;
+    uf_model_params p = rig_quiet();
+    rig *r = rig_open(&p, 1, NULL);
+    rig_receives(r, 0, 4, 16);
+    for (uint64_t id = 1; id <= 3; id++)
+        rig_write(r, id, 0, 0, 8, -1);
+    uf_model_run(r->model, 1000);
+    uf_model_nic_kill(r->end[0].nic);
+    uf_model_nic_kill(r->end[1].nic);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(uf_model_qp_destroy(r->end[i].nic, r->end[i].info.qpn), UF_OK);
+    rig_run(r);
+    assert_int_equal(r->end[0].n_sent, 0);
+    assert_int_equal(r->end[1].n_received, 0);
+    rig_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(b11_a_target_that_dies_at_any_moment_is_unresponsive),
+        cmocka_unit_test(b14_queues_of_a_dead_nic_end_silently),
         cmocka_unit_test(b10_without_a_receive_the_sender_retries_and_gives_up),
         cmocka_unit_test(b10_seven_means_for_ever),
         cmocka_unit_test(b10_knob_the_payload_may_be_there_already),

@@ -127,9 +127,9 @@ typedef struct pe {
     uf_order_ctx ctx[MAX_CTX];
     lane_record lane[MAX_CTX][MAX_PES];
     cq cq[MAX_RAILS];
-    uint32_t stalled; /* steps for which it does nothing */
-    bool held;        /* stalled until the workload says otherwise */
-    bool rail_told[MAX_RAILS];
+    uint32_t stalled;              /* steps for which it does nothing */
+    bool held;                     /* stalled until the workload says otherwise */
+    uint32_t rail_told[MAX_RAILS]; /* peers to which it knows the rail to be broken, as bits */
     bool flow_failed[MAX_PES], flow_told[MAX_PES];
     bool quiet[MAX_PES];                                /* a request for a receipt is under way to that peer */
     uint32_t lost_adds[MAX_PES], lost_arrived[MAX_PES]; /* of a broken rail: adds without CQE, and those that had come */
@@ -149,11 +149,13 @@ typedef struct world {
     uint64_t random;
     uf_order_config config;
     uint32_t n_pes, n_ctx, n_ops, max_ops;
-    uint32_t refuse;  /* of 256 posts so many are refused */
-    uint32_t held_pe; /* n_pes: nobody */
-    bool dead_pe;     /* the held one never comes back */
-    bool rail_broken[MAX_RAILS];
-    uint32_t break_at; /* number of operations after which a rail breaks; UINT32_MAX: never */
+    uint32_t refuse;                 /* of 256 posts so many are refused */
+    uint32_t held_pe;                /* n_pes: nobody */
+    bool dead_pe;                    /* the held one never comes back */
+    bool focus;                      /* most of what happens is on one lane, marks and fences are frequent: its batches run out */
+    uint32_t rail_broken[MAX_RAILS]; /* PEs whose rail broke, as bits */
+    uint32_t break_at;               /* number of operations after which a rail breaks; UINT32_MAX: never */
+    uint32_t break_more_at;          /* the same for a second one */
     uint64_t steps;
     pe pes[MAX_PES];
     op_record ops[MAX_OPS];
@@ -221,8 +223,8 @@ typedef struct edge_arg {
 int network_post(world *w, uint32_t src, const uf_wr *wr);
 bool network_move(world *w); /* one random WR does its next thing; false if nothing could */
 bool network_consume(world *w, uint32_t pe, uint32_t most);
-void network_break_rail(world *w, uint32_t rail);
-void network_tell_rail(world *w, uint32_t pe, uint32_t rail);
+void network_break_rail(world *w, uint32_t pes, uint32_t rail); /* of the PEs whose bit is set */
+void network_tell_rail(world *w, uint32_t pe, uint32_t peers, uint32_t rail);
 
 /* order_workload.c */
 void run_seed(const run_options *options, run_result *result);

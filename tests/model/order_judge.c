@@ -245,7 +245,7 @@ void judge_failed(world *w, uint32_t index, uint32_t flow, int status)
     if (!rail)
         violation(w, "G10: PE %u ended its connection to PE %u: %s", index, flow, uf_error_message());
     else if (w->config.imm_placed && (p->lost_arrived[flow] == 0 || p->lost_arrived[flow] == p->lost_adds[flow]))
-        violation(w, "G16: PE %u gave PE %u up although all or none of its %u adds in doubt had arrived", index, flow,
+        violation(w, "G15: PE %u gave PE %u up although all or none of its %u adds in doubt had arrived", index, flow,
                   p->lost_adds[flow]);
     w->result->seen |= SEEN_RAIL_ERROR;
     p->flow_failed[flow] = true;

@@ -12,13 +12,20 @@ static uint32_t op_of_address(uint64_t local)
     return (uint32_t)(local >> 8);
 }
 
+/* Between whom a rail is broken, as bits of the peers of `index`. */
+static uint32_t broken_to(const world *w, uint32_t index, uint32_t rail)
+{
+    uint32_t broken = w->rail_broken[rail];
+    return broken >> index & 1 ? (1u << w->n_pes) - 1 : broken;
+}
+
 int network_post(world *w, uint32_t src, const uf_wr *wr)
 {
     pe *p = &w->pes[src];
     if (chance(w, w->refuse) || w->n_wire == MAX_WIRE)
         return UF_EAGAIN;
-    if (wr->rail >= w->config.n_rails || p->rail_told[wr->rail])
-        violation(w, "G16: PE %u posted on rail %u, which it knows to be broken", src, wr->rail);
+    if (wr->rail >= w->config.n_rails || (p->rail_told[wr->rail] >> wr->peer & 1))
+        violation(w, "G15: PE %u posted on rail %u, which it knows to be broken", src, wr->rail);
     if (wr->bytes > w->config.max_message && wr->verb != UF_VERB_SEND)
         violation(w, "PE %u posted %llu bytes, more than one WR takes", src, (unsigned long long)wr->bytes);
     wire_wr *x = &w->wire[w->n_wire++];
@@ -33,7 +40,7 @@ int network_post(world *w, uint32_t src, const uf_wr *wr)
         x->pieces = (uint8_t)(1 + pick(w, most));
     }
     x->left = (uint8_t)((1u << x->pieces) - 1);
-    x->dead = w->rail_broken[wr->rail];
+    x->dead = broken_to(w, src, wr->rail) >> wr->peer & 1;
     if (x->acked && payload) {
         if (wr->bytes > w->config.inline_bytes)
             violation(w, "PE %u posted %llu bytes silently", src, (unsigned long long)wr->bytes);
@@ -240,23 +247,23 @@ bool network_consume(world *w, uint32_t index, uint32_t most)
 }
 
 /* From now on nothing moves on it; what was delivered stays in the CQs. */
-void network_break_rail(world *w, uint32_t rail)
+void network_break_rail(world *w, uint32_t pes, uint32_t rail)
 {
-    w->rail_broken[rail] = true;
+    w->rail_broken[rail] |= pes;
     w->result->seen |= SEEN_RAIL_BROKE;
-    note(w, "rail breaks", rail, 0, 0);
+    note(w, "rail breaks", rail, pes, 0);
     for (uint32_t i = 0; i < w->n_wire; i++)
-        if (w->wire[i].wr.rail == rail)
+        if (w->wire[i].wr.rail == rail && (broken_to(w, w->wire[i].src, rail) >> w->wire[i].wr.peer & 1))
             w->wire[i].dead = true;
 }
 
-void network_tell_rail(world *w, uint32_t index, uint32_t rail)
+/* Takes what a PE has in flight to a peer on a broken rail out of the network. */
+static void forget(world *w, uint32_t index, uint32_t peers, uint32_t rail)
 {
     pe *p = &w->pes[index];
-    p->rail_told[rail] = true;
     for (uint32_t i = 0; i < w->n_wire;) {
         wire_wr *x = &w->wire[i];
-        if (x->src != index || x->wr.rail != rail) {
+        if (x->src != index || x->wr.rail != rail || !(peers >> x->wr.peer & 1)) {
             i++;
             continue;
         }
@@ -268,6 +275,21 @@ void network_tell_rail(world *w, uint32_t index, uint32_t rail)
             judge_captured(w, op_of_address(x->wr.local), (uint32_t)(x->wr.local & 0xff), (uint32_t)x->wr.bytes);
         w->wire[i] = w->wire[--w->n_wire];
     }
-    note(w, "rail told", index, rail, 0);
-    uf_order_fail_rail(p->order, rail);
+}
+
+/* Tells a PE what it does not know yet of a broken rail: to all of `peers`, that is everybody or those whose end broke. */
+void network_tell_rail(world *w, uint32_t index, uint32_t peers, uint32_t rail)
+{
+    pe *p = &w->pes[index];
+    uint32_t all = (1u << w->n_pes) - 1, news = peers & broken_to(w, index, rail) & ~p->rail_told[rail];
+    p->rail_told[rail] |= news;
+    forget(w, index, news, rail);
+    note(w, "rail told", index, rail, news);
+    if (news == all) {
+        uf_order_fail_rail(p->order, UF_ORDER_ALL_FLOWS, rail, "told by the test");
+        return;
+    }
+    for (uint32_t peer = 0; peer < w->n_pes; peer++)
+        if (news >> peer & 1)
+            uf_order_fail_rail(p->order, peer, rail, "told by the test");
 }

@@ -70,6 +70,8 @@ static void choose_config(world *w)
         .max_local_lanes = w->n_pes * w->n_ctx,
         .max_fetches = pick(w, 5),
         .max_message = 4 + pick(w, 12),
+        .stripe_bytes = chance(w, 128) ? 2 + pick(w, 8) : 0,
+        .stripe_chunk = 1 + pick(w, 6),
         .inline_bytes = chance(w, 128) ? 8 + 24 * pick(w, 2) : 0,
         .immediates = immediates,
         .imm_placed = chance(w, 150),
@@ -80,7 +82,10 @@ static void choose_config(world *w)
     w->refuse = chance(w, 128) ? pick(w, 90) : 0;
     w->held_pe = w->n_pes > 2 && chance(w, 40) ? pick(w, w->n_pes) : w->n_pes;
     w->dead_pe = w->held_pe < w->n_pes && chance(w, 80);
+    w->focus = chance(w, 40);
     w->break_at = w->config.n_rails > 1 && chance(w, 200) ? pick(w, w->max_ops) : UINT32_MAX;
+    w->break_more_at =
+        w->config.n_rails > 2 && w->break_at != UINT32_MAX && chance(w, 128) ? w->break_at + pick(w, 24) : UINT32_MAX;
     if (!immediates)
         w->result->seen |= SEEN_NO_IMMEDIATES;
     if (!w->config.imm_placed)
@@ -94,7 +99,7 @@ static bool open_lanes(world *w, uint32_t index)
         uint32_t window = w->config.window;
         while (window > 2 && chance(w, 64))
             window /= 2;
-        p->ctx[c] = (uf_order_ctx){0, window, chance(w, 64)};
+        p->ctx[c] = (uf_order_ctx){.window = window, .ordered = chance(w, 64), .number = c};
         for (uint32_t to = 0; to < w->n_pes; to++)
             if (uf_order_lane_open(p->order, &p->ctx[c], to, &p->lane[c][to].lane) != UF_OK)
                 return false;
@@ -195,6 +200,11 @@ static void choose_op(world *w, op_record *op, uint32_t id)
     }
 }
 
+static uint32_t choose_ctx(world *w)
+{
+    return w->focus ? 0 : pick(w, w->n_ctx);
+}
+
 static bool submit_one(world *w, uint32_t src, uint32_t dst)
 {
     pe *p = &w->pes[src], *to = &w->pes[dst];
@@ -203,7 +213,7 @@ static bool submit_one(world *w, uint32_t src, uint32_t dst)
     memset(op, 0, sizeof *op);
     op->src = (uint8_t)src;
     op->dst = (uint8_t)dst;
-    op->ctx = (uint8_t)pick(w, w->n_ctx);
+    op->ctx = (uint8_t)choose_ctx(w);
     choose_op(w, op, id);
     bool put = op->op.kind == UF_ORDER_PUT || op->op.kind == UF_ORDER_PUT_SIGNAL;
     bool slot = put && take_slot(w, op, id);
@@ -255,7 +265,7 @@ static void set_mark(world *w, uint32_t src, uint32_t dst)
     if (w->n_marks == MAX_MARKS)
         return;
     mark_record *m = &w->marks[w->n_marks++];
-    lane_record *l = &w->pes[src].lane[pick(w, w->n_ctx)][dst];
+    lane_record *l = &w->pes[src].lane[choose_ctx(w)][dst];
     *m = (mark_record){.lane = l, .upto = l->n, .src = (uint8_t)src, .dst = (uint8_t)dst};
     uf_order_mark_set(w->pes[src].order, l->lane, chance(w, 170), &m->mark);
     note(w, "mark", src, dst, l->n);
@@ -294,31 +304,48 @@ static void tell_failures(world *w)
             }
 }
 
+/* A rail breaks for all PEs, or for one. The last one stays whole, so that not everything just ends. */
+static void break_one(world *w)
+{
+    uint32_t rail = pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails);
+    network_break_rail(w, chance(w, 128) ? (1u << w->n_pes) - 1 : 1u << pick(w, w->n_pes), rail);
+}
+
 static void break_rails(world *w, bool now)
 {
     if (w->break_at == UINT32_MAX)
         return;
     if (w->n_ops >= w->break_at && !w->rail_broken[0] && !w->rail_broken[1])
-        network_break_rail(w, pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails));
+        break_one(w);
+    if (w->n_ops >= w->break_more_at) {
+        w->break_more_at = UINT32_MAX;
+        break_one(w);
+    }
     for (uint32_t r = 0; r < w->config.n_rails; r++)
-        for (uint32_t i = 0; w->rail_broken[r] && i < w->n_pes; i++)
-            if (!w->pes[i].rail_told[r] && (now || chance(w, 16)) && awake(&w->pes[i]))
-                network_tell_rail(w, i, r);
+        for (uint32_t i = 0; w->rail_broken[r] && i < w->n_pes; i++) {
+            uint32_t peers = w->rail_broken[r] >> i & 1 ? (1u << w->n_pes) - 1 : w->rail_broken[r];
+            if ((peers & ~w->pes[i].rail_told[r]) && (now || chance(w, 16)) && awake(&w->pes[i]))
+                network_tell_rail(w, i, peers, r);
+        }
 }
 
 static void application(world *w)
 {
-    uint32_t src = pick(w, w->n_pes), dst = pick(w, w->n_pes);
+    bool aimed = w->focus && chance(w, 200);
+    uint32_t src = aimed ? 0 : pick(w, w->n_pes), dst = aimed ? 1 : pick(w, w->n_pes);
     pe *p = &w->pes[src];
     if (!awake(p) || p->flow_failed[dst])
         return;
     uint32_t dice = pick(w, 100);
-    if (dice < 76) {
+    if (aimed && chance(w, 24)) {
+        for (uint32_t n = 10; n && w->n_ops < w->max_ops && !w->failed && submit_one(w, src, dst); n--)
+            set_mark(w, src, dst);
+    } else if (dice < 76) {
         uint32_t burst = chance(w, 64) ? 1 + pick(w, 12) : 1;
         while (burst-- && w->n_ops < w->max_ops && !w->failed && submit_one(w, src, dst))
             continue;
     } else if (dice < 84) {
-        p->ctx[pick(w, w->n_ctx)].fence_epoch++;
+        p->ctx[choose_ctx(w)].fence_epoch++;
     } else if (dice < 97) {
         set_mark(w, src, dst);
     } else {
@@ -372,10 +399,16 @@ static void drain(world *w, bool without_held)
     while (!w->failed) {
         idle = round_all(w) ? 0 : idle + 1;
         uint32_t open;
-        if (judge_all_complete(w, without_held, &open))
+        bool all = judge_all_complete(w, without_held, &open);
+        if (all && (without_held || w->n_marks == 0))
             return;
         if (idle <= 64 && ++rounds <= 20000)
             continue;
+        if (all) {
+            violation(w, "G6: a mark of PE %u on its lane to PE %u is not reported although all is complete", w->marks[0].src,
+                      w->marks[0].dst);
+            return;
+        }
         const op_record *op = &w->ops[open];
         char text[512];
         uf_order_describe(w->pes[op->src].order, op->dst, text, sizeof text);

@@ -1,4 +1,4 @@
-/* core_fibers.c - runs the suite in virtual time over the adversarial network: each seed is one exact run.
+/* core_fibers.c - runs the suite in virtual time over a network inside the process (core_networks.c): each seed is one exact run.
  *
  * The seed chooses the turns of the PEs, every movement of the network, the number of PEs and how scarce the library's own
  * resources are. A failure prints the command that repeats it. After each run the network is asked whether any rule of fabric.h was broken and
@@ -6,23 +6,24 @@
 #include "engine/driver.h"
 #include "multi/core_runner.h"
 #include "multi/core_suite.h"
-#include "support/shuffle_fabric.h"
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PES = 8, STEP_NS = 1000 };
+enum { MAX_PES = 8 };
 
 #define VIRTUAL_LIMIT_NS UINT64_C(60000000000)
 
 typedef struct scene {
     const runner_options *options;
+    const runner_network *network;
     const char *profile;
     uint64_t seed;
     int n;
     uf_fibers *fibers;
     uf_group *group;
-    uf_shuffle_wire *wire[RUNNER_WIRES];
+    void *wire[RUNNER_WIRES];
     int failures;
     suite_result result;
 } scene;
@@ -42,7 +43,7 @@ static void run_pe(void *arg)
         .n = s->n,
         .group = s->group,
         .driver = uf_fibers_driver(s->fibers),
-        .fabric_ops = &uf_shuffle_fabric,
+        .fabric_ops = s->network->ops,
         .fabric_arg = s->wire[0],
         .more_fabric_args = {s->wire[1], s->wire[2]},
         .seed = s->seed,
@@ -51,6 +52,7 @@ static void run_pe(void *arg)
         .seldom = s->seed % 8 != 0 && !s->options->tests,
         .single_thread = true,
         .inline_progress = true,
+        .rails_break = s->network->rails_break,
     };
     s->failures += suite_run(&place, s->options->tests, s->options->verbose && s->options->seeds == 1, &result);
     if (a->pe == 0)
@@ -66,57 +68,31 @@ static void choose_settings(uint64_t seed)
     setenv("UNFENCE_MESSAGES", messages[seed / 4 % 4], 1);
     setenv("UNFENCE_WINDOW", windows[seed / 2 % 4], 1);
     setenv("UNFENCE_QUEUE_DEPTH", depths[seed / 8 % 4], 1);
+    static const char *const stripes[] = {"0", "256", "1K", "8K"};
+    setenv("UNFENCE_STRIPE", stripes[seed / 3 % 4], 1);
+    setenv("UNFENCE_EFA_WQE", seed / 16 % 2 ? "128" : "64", 1);
     setenv("UNFENCE_MAX_LANES", "1024", 1);
     setenv("UNFENCE_HEAP_MAX", "256M", 1);
     setenv("UNFENCE_SIGNALS", "4096", 1);
 }
 
-int runner_wires_open(const char *profile, uint64_t seed, int n, uf_shuffle_wire *wires[RUNNER_WIRES])
+static int open_scene(scene *s)
 {
-    int rc = UF_OK;
-    for (int i = 0; rc == UF_OK && i < RUNNER_WIRES; i++) {
-        uf_shuffle_knobs knobs;
-        rc = uf_shuffle_profile(profile, seed * RUNNER_WIRES + (uint64_t)i, n, &knobs);
-        if (rc == UF_OK)
-            rc = uf_shuffle_create(&knobs, &wires[i]);
-    }
+    int rc = uf_fibers_create(s->seed, s->network->step_ns, &s->fibers);
+    if (rc == UF_OK)
+        rc = uf_group_create(s->n, &s->group);
+    if (rc == UF_OK)
+        rc = runner_wires_open(s->network, s->profile, s->seed, s->n, false, s->wire);
+    for (int i = 0; rc == UF_OK && s->network->attach && i < RUNNER_WIRES; i++)
+        rc = s->network->attach(s->wire[i], s->fibers);
     return rc;
 }
 
-/* What the network has to say afterwards: nothing, one hopes. `passed`: no test failed. */
-int runner_wires_close(uf_shuffle_wire *wires[RUNNER_WIRES], bool passed)
-{
-    int faults = 0;
-    for (int i = 0; i < RUNNER_WIRES && wires[i]; i++) {
-        char first[256];
-        uf_shuffle_counters counters;
-        uint32_t violations = uf_shuffle_violations(wires[i], first, sizeof first);
-        uf_shuffle_counters_get(wires[i], &counters);
-        if (violations > 0) {
-            fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, first);
-            faults++;
-        }
-        if (counters.lost > 0 && i == 0 && passed) { /* on other wires tests end worlds by abort, which may drop what flies */
-            fprintf(stderr, "FAILED  %llu work requests were completed and then lost\n", (unsigned long long)counters.lost);
-            faults++;
-        }
-        uf_shuffle_destroy(wires[i]);
-    }
-    return faults;
-}
-
-static int open_scene(scene *s)
-{
-    int rc = uf_fibers_create(s->seed, STEP_NS, &s->fibers);
-    if (rc == UF_OK)
-        rc = uf_group_create(s->n, &s->group);
-    return rc == UF_OK ? runner_wires_open(s->profile, s->seed, s->n, s->wire) : rc;
-}
-
 /* 0 if the run passed; the trace of turns and movements in *trace. */
-static int run_seed(const runner_options *o, const char *profile, uint64_t seed, suite_result *result, uint64_t *trace)
+static int run_seed(const runner_options *o, const runner_network *network, const char *profile, uint64_t seed,
+                    suite_result *result, uint64_t *trace, uint64_t *severed)
 {
-    scene s = {.options = o, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
+    scene s = {.options = o, .network = network, .profile = profile, .seed = seed, .n = o->n ? o->n : 2 + (int)(seed * 7 % 3)};
     actor actors[MAX_PES];
     choose_settings(seed);
     int rc = open_scene(&s);
@@ -128,32 +104,53 @@ static int run_seed(const runner_options *o, const char *profile, uint64_t seed,
         rc = uf_fibers_run(s.fibers, VIRTUAL_LIMIT_NS);
     if (rc != UF_OK)
         fprintf(stderr, "FAILED  %s: %s\n", uf_error_name(rc), uf_error_message());
-    *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ uf_shuffle_trace(s.wire[0]) : 0;
+    *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ network->trace(s.wire[0]) : 0;
     int faults = 1;
     if (rc == UF_OK) { /* else fibers still stand in the middle of things, and keep them */
-        faults = s.failures + runner_wires_close(s.wire, s.failures == 0);
+        faults = s.failures + runner_wires_close(network, s.wire, s.failures == 0, severed);
         uf_group_destroy(s.group);
         uf_fibers_destroy(s.fibers);
     }
     if (faults)
-        fprintf(stderr, "        again: core_suite --mode fibers --profile %s --seed %llu --n %d%s%s\n", profile,
-                (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
+        fprintf(stderr, "        again: core_suite --mode fibers --fabric %s --profile %s --seed %llu --seeds 1 --n %d%s%s\n",
+                network->name, profile, (unsigned long long)seed, s.n, o->tests ? " --tests " : "", o->tests ? o->tests : "");
     *result = s.result;
     return faults;
 }
 
-static int run_profile(const runner_options *o, const char *profile)
+/* A seed that fails must fail again for whoever looks for the reason: the run depends on nothing but the seed. */
+static bool goes_the_same_way(const runner_options *o, const runner_network *network, const char *profile, uint64_t seed,
+                              uint64_t trace)
 {
-    int failed = 0, ran = 0;
-    uint64_t trace = 0;
-    for (uint64_t i = 0; i < o->seeds && failed < 5; i++) {
+    suite_result result;
+    uint64_t other = 0, severed = 0;
+    void *shift = malloc(1000 * (1 + seed % 7)); /* addresses are others than before */
+    run_seed(o, network, profile, seed, &result, &other, &severed);
+    free(shift);
+    if (other != trace)
+        fprintf(stderr, "FAILED  profile %s, seed %llu went another way the second time: trace %016llx, then %016llx\n", profile,
+                (unsigned long long)seed, (unsigned long long)trace, (unsigned long long)other);
+    return other == trace;
+}
+
+static int run_profile(const runner_options *o, const runner_network *network, const char *profile)
+{
+    int failed = 0, ran = 0, by_rail = 0;
+    uint64_t trace = 0, severed = 0;
+    uint64_t seeds = o->seeds ? o->seeds : 100;
+    for (uint64_t i = 0; i < seeds && failed < 5; i++) {
         suite_result result;
-        failed += run_seed(o, profile, o->seed + i, &result, &trace) != 0;
+        failed += run_seed(o, network, profile, o->seed + i, &result, &trace, &severed) != 0;
+        if (o->again)
+            failed += !goes_the_same_way(o, network, profile, o->seed + i, trace);
         ran += result.ran;
+        by_rail += result.by_rail;
     }
-    printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, last trace %016llx\n", failed ? "FAILED " : "ok     ",
-           profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + o->seeds - 1), ran, failed,
-           (unsigned long long)trace);
+    printf("%s profile %-12s seeds %llu to %llu: %d tests, %d seeds failed, %llu WRs lost on broken rails, %d tests ended by "
+           "them, last "
+           "trace %016llx\n",
+           failed ? "FAILED " : "ok     ", profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + seeds - 1), ran,
+           failed, (unsigned long long)severed, by_rail, (unsigned long long)trace);
     fflush(stdout);
     return failed;
 }
@@ -161,9 +158,16 @@ static int run_profile(const runner_options *o, const char *profile)
 int runner_fibers(const runner_options *o)
 {
     int failed = 0;
-    for (int i = 0; uf_shuffle_profiles[i]; i++) {
-        if (!o->profile || strcmp(o->profile, uf_shuffle_profiles[i]) == 0)
-            failed += run_profile(o, uf_shuffle_profiles[i]);
+    const char *profile = NULL;
+    const runner_network *network = runner_network_find(o->fabric ? o->fabric : "shuffle", &profile);
+    if (!network) {
+        fprintf(stderr, "core_suite: fibers need a network inside the process: shuffle or efa, not %s\n", o->fabric);
+        return 2;
+    }
+    profile = o->profile ? o->profile : profile;
+    for (int i = 0; network->profiles[i]; i++) {
+        if (!profile || strcmp(profile, network->profiles[i]) == 0)
+            failed += run_profile(o, network, network->profiles[i]);
     }
     return failed;
 }

@@ -2,7 +2,8 @@
  *
  *   core_suite --fabric ofi:tcp --n 4 [--mode processes|threads] [--tests PART-OF-NAME]
  *   core_suite --mode threads --fabric shuffle:chaos    threads over the adversarial network: for sanitizers
- *   core_suite --mode fibers [--profile reorder] [--seed 17 --seeds 1]
+ *   core_suite --mode threads --fabric efa:p5en         threads over the EFA model in real time
+ *   core_suite --mode fibers [--fabric shuffle|efa] [--profile reorder] [--seed 17 --seeds 1]
  *   core_suite --mode pe          one PE of a job that somebody else started (`unfence run`, torchrun, netns.sh)
  * The suite knows nothing of this; a new fabric needs a --fabric name and nothing else. */
 #include "multi/core_runner.h"
@@ -57,15 +58,19 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-int runner_threads(const runner_options *o)
+static int threads_once(const runner_options *o)
 {
     pe_thread pes[MAX_PES];
     uf_group *group = NULL;
-    uf_shuffle_wire *wires[RUNNER_WIRES] = {NULL};
-    bool shuffle = o->fabric && strncmp(o->fabric, "shuffle:", 8) == 0;
+    void *wires[RUNNER_WIRES] = {NULL};
+    const char *profile = NULL;
+    const runner_network *network = o->fabric ? runner_network_find(o->fabric, &profile) : NULL;
     int failed = 0;
     alarm(o->timeout); /* a hang ends with SIGALRM, which the harness reports */
-    if (uf_group_create(o->n, &group) != UF_OK || (shuffle && runner_wires_open(o->fabric + 8, o->seed, o->n, wires) != UF_OK)) {
+    if (network && !profile)
+        profile = o->profile ? o->profile : network->profiles[0];
+    if (uf_group_create(o->n, &group) != UF_OK ||
+        (network && runner_wires_open(network, profile, o->seed, o->n, true, wires) != UF_OK)) {
         fprintf(stderr, "core_suite: %s\n", uf_error_message());
         return 1;
     }
@@ -74,9 +79,10 @@ int runner_threads(const runner_options *o)
         pes[pe].place.pe = pe;
         pes[pe].place.n = o->n;
         pes[pe].place.group = group;
-        if (shuffle) {
+        if (network) {
             pes[pe].place.fabric = NULL;
-            pes[pe].place.fabric_ops = &uf_shuffle_fabric;
+            pes[pe].place.fabric_ops = network->ops;
+            pes[pe].place.rails_break = network->rails_break;
             pes[pe].place.fabric_arg = wires[0];
             pes[pe].place.more_fabric_args[0] = wires[1];
             pes[pe].place.more_fabric_args[1] = wires[2];
@@ -91,8 +97,26 @@ int runner_threads(const runner_options *o)
         failed += pes[pe].rc;
     }
     uf_group_destroy(group);
-    failed += runner_wires_close(wires, failed == 0);
+    uint64_t severed = 0;
+    if (network)
+        failed += runner_wires_close(network, wires, failed == 0, &severed);
+    if (failed && network)
+        fprintf(stderr,
+                "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
+                network->name, profile, (unsigned long long)o->seed, o->n, o->small ? " --small" : "",
+                o->tests ? " --tests " : "", o->tests ? o->tests : "");
     return finish("threads", &pes[0].result, failed);
+}
+
+int runner_threads(const runner_options *o)
+{
+    runner_options one = *o;
+    int failed = 0;
+    for (uint64_t i = 0; i < (o->seeds ? o->seeds : 1) && !failed; i++) {
+        one.seed = o->seed + i;
+        failed = threads_once(&one);
+    }
+    return failed;
 }
 
 /* ---------------------------------------------------------------- processes */
@@ -194,17 +218,18 @@ int runner_processes(const runner_options *o, char *const argv[])
 static void usage(void)
 {
     puts("core_suite [--mode processes|threads|fibers|pe] [--fabric NAME] [--n PES] [--tests PART] [--seed N] [--seeds N]\n"
-         "           [--profile NAME] [--timeout SECONDS] [--small] [--long] [--quiet] [--list]");
+         "           [--profile NAME] [--again] [--timeout SECONDS] [--small] [--long] [--quiet] [--list]");
 }
 
 static int parse(int argc, char *argv[], runner_options *o)
 {
-    enum { LIST = 1, SMALL, LONG, QUIET, SEEDS, TIMEOUT };
+    enum { LIST = 1, SMALL, LONG, QUIET, SEEDS, TIMEOUT, AGAIN };
     static const struct option options[] = {
-        {"mode", 1, NULL, 'm'},  {"fabric", 1, NULL, 'f'},  {"n", 1, NULL, 'n'},           {"tests", 1, NULL, 't'},
-        {"seed", 1, NULL, 's'},  {"seeds", 1, NULL, SEEDS}, {"profile", 1, NULL, 'p'},     {"small", 0, NULL, SMALL},
-        {"long", 0, NULL, LONG}, {"quiet", 0, NULL, QUIET}, {"timeout", 1, NULL, TIMEOUT}, {"list", 0, NULL, LIST},
-        {"help", 0, NULL, 'h'},  {NULL, 0, NULL, 0},
+        {"mode", 1, NULL, 'm'},    {"fabric", 1, NULL, 'f'},      {"n", 1, NULL, 'n'},
+        {"tests", 1, NULL, 't'},   {"seed", 1, NULL, 's'},        {"seeds", 1, NULL, SEEDS},
+        {"profile", 1, NULL, 'p'}, {"small", 0, NULL, SMALL},     {"long", 0, NULL, LONG},
+        {"quiet", 0, NULL, QUIET}, {"timeout", 1, NULL, TIMEOUT}, {"list", 0, NULL, LIST},
+        {"help", 0, NULL, 'h'},    {"again", 0, NULL, AGAIN},     {NULL, 0, NULL, 0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -239,6 +264,9 @@ static int parse(int argc, char *argv[], runner_options *o)
         case LONG:
             o->long_run = true;
             break;
+        case AGAIN:
+            o->again = true;
+            break;
         case QUIET:
             o->verbose = false;
             break;
@@ -255,7 +283,7 @@ static int parse(int argc, char *argv[], runner_options *o)
 
 int main(int argc, char *argv[])
 {
-    runner_options o = {.mode = "processes", .seed = 1, .seeds = 100, .timeout = 300, .verbose = true};
+    runner_options o = {.mode = "processes", .seed = 1, .timeout = 300, .verbose = true};
     if (!parse(argc, argv, &o)) {
         usage();
         return 2;

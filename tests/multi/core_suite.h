@@ -33,6 +33,7 @@ typedef struct suite_place {
     bool single_thread;        /* PEs are fibers: no test may start a thread or spin */
     bool seldom;               /* leave SUITE_SELDOM out */
     bool long_run;             /* also what takes gigabytes or minutes */
+    bool rails_break;          /* a test may end by a rail that broke, if the library says so (rule 16) */
 } suite_place;
 
 typedef struct suite {
@@ -51,6 +52,7 @@ typedef struct suite {
     uint64_t *words;   /* SUITE_WORDS words without an index */
 
     bool failed, secondary; /* secondary: another PE's failure had ended the world before */
+    bool by_rail;           /* failed, and a broken rail explains it */
     char message[600];
     uf_driver driver;  /* place.driver with progress in all of `open` */
     uf_world *open[3]; /* the suite's world and those that a test has open beside it */
@@ -79,6 +81,7 @@ extern const suite_test suite_signal_tests[], suite_order_tests[], suite_rma_tes
 
 typedef struct suite_result {
     int ran, skipped, failed;
+    int by_rail; /* ended by a rail that broke, which place.rails_break allows; not among the failed */
 } suite_result;
 
 /* Every PE calls it with its own place. Runs all tests whose name contains `pattern` (NULL: all); PE 0 prints a line each if

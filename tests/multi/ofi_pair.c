@@ -107,8 +107,6 @@ static int pump(node *n)
     for (int i = 0; i < got; i++) {
         const uf_cqe *cqe = &cqes[i];
         n->misnamed |= cqe->peer != (uint32_t)!n->me;
-        if (n->misnamed)
-            fprintf(stderr, "DBG kind %d status %d peer %u err %s\n", cqe->kind, cqe->status, cqe->peer, n->f->ops->error(n->f));
         if (cqe->status) {
             n->errors++;
             n->misnamed |= !strstr(n->f->ops->error(n->f), "to PE");
@@ -216,27 +214,36 @@ static void flood(node *n, uint32_t *seed)
         pump(n);
 }
 
-static int victim(int me, int link)
+/* When the victim dies: in full traffic, or after a few polls, while connections are still being made. */
+typedef enum moment { IN_TRAFFIC, CONNECTING } moment;
+
+static int victim(int link, moment when)
 {
     node n;
     uint32_t seed;
-    if (!node_open(&n, me, link) || recv(link, &seed, sizeof seed, MSG_WAITALL) != sizeof seed)
+    if (!node_open(&n, 1, link) || recv(link, &seed, sizeof seed, MSG_WAITALL) != sizeof seed)
         return 1;
-    uint32_t life = next_random(&seed) % 4000;
+    uint32_t life = next_random(&seed) % (when == CONNECTING ? 40 : 4000);
+    bool speaks = next_random(&seed) % 2;
     for (uint32_t i = 0;; i++) {
-        flood(&n, &seed);
+        if (when == CONNECTING && i == life)
+            raise(SIGKILL);
+        if (when == IN_TRAFFIC || speaks)
+            flood(&n, &seed);
+        else
+            pump(&n);
         if (strcmp(provider, "shm") == 0 && i > life && n.imms > 10)
             raise(SIGKILL);
     }
 }
 
-static int survivor(int me, int link, pid_t peer, uint32_t seed)
+static int survivor(int link, moment when, pid_t peer, uint32_t seed)
 {
     node n;
-    if (!node_open(&n, me, link) || write(link, &seed, sizeof seed) != sizeof seed)
+    if (!node_open(&n, 0, link) || write(link, &seed, sizeof seed) != sizeof seed)
         return 1;
     uint32_t before = next_random(&seed) % 4000;
-    bool kills = strcmp(provider, "shm") != 0;
+    bool kills = when == IN_TRAFFIC && strcmp(provider, "shm") != 0;
     /* Its socket closes with it: from then on it is dead for certain. */
     char word;
     for (uint32_t i = 0; recv(link, &word, 1, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR); i++) {
@@ -246,7 +253,7 @@ static int survivor(int me, int link, pid_t peer, uint32_t seed)
             kills = false;
         }
     }
-    for (int i = 0; i < 20000; i++)
+    for (int i = 0; i < (when == CONNECTING ? 1000 : 4000); i++) /* sockets try to connect at each */
         flood(&n, &seed);
     bool sound = !n.misnamed;
     node_close(&n);
@@ -285,23 +292,22 @@ static void two_processes_exchange_everything(void **state)
     assert_int_equal(wait_for(children[1]), 0);
 }
 
-static void a_peer_killed_in_the_middle_neither_crashes_nor_hangs_the_other(void **state)
+static void outlive(moment when, uint32_t seeds)
 {
-    (void)state;
-    for (uint32_t seed = 1; seed <= 12; seed++) {
+    for (uint32_t seed = 1; seed <= seeds; seed++) {
         int link[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link), 0);
         pid_t dying = fork();
         assert_true(dying >= 0);
         if (dying == 0) {
             close(link[0]);
-            _exit(victim(1, link[1]));
+            _exit(victim(link[1], when));
         }
         pid_t living = fork();
         assert_true(living >= 0);
         if (living == 0) {
             close(link[1]);
-            _exit(survivor(0, link[0], dying, seed * 7919));
+            _exit(survivor(link[0], when, dying, seed * 7919));
         }
         close(link[0]);
         close(link[1]);
@@ -313,6 +319,18 @@ static void a_peer_killed_in_the_middle_neither_crashes_nor_hangs_the_other(void
     }
 }
 
+static void a_peer_killed_in_the_middle_neither_crashes_nor_hangs_the_other(void **state)
+{
+    (void)state;
+    outlive(IN_TRAFFIC, 12);
+}
+
+static void a_peer_killed_while_it_connects_neither_crashes_nor_hangs_the_other(void **state)
+{
+    (void)state;
+    outlive(CONNECTING, 24);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -320,6 +338,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_processes_exchange_everything),
         cmocka_unit_test(a_peer_killed_in_the_middle_neither_crashes_nor_hangs_the_other),
+        cmocka_unit_test(a_peer_killed_while_it_connects_neither_crashes_nor_hangs_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,6 +211,29 @@ static void windows_of_different_sizes_are_refused(suite *s)
     CHECK_OK(s, uf_unregister(window));
 }
 
+/* A pointer into two pieces of symmetric memory would name two places on a peer whose pieces lie differently. */
+static void windows_that_overlap_are_refused(suite *s)
+{
+    unsigned char *mine = malloc(16384), *elsewhere = malloc(4096);
+    uf_window *window = NULL, *second = NULL;
+    if (!CHECK(s, mine && elsewhere) || !CHECK_OK(s, uf_register(s->world, mine + 4096, 4096, &window)))
+        return;
+    const struct {
+        unsigned char *at;
+        size_t bytes;
+    } wrong[] = {{mine + 4096, 4096}, {mine, 4097}, {mine + 8191, 100}, {mine + 5000, 10}, {mine, 16384}, {s->data + 64, 64}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) /* on one PE is enough: all refuse */
+        CHECK_CODE(s, uf_register(s->world, s->pe == s->n - 1 ? wrong[i].at : elsewhere, wrong[i].bytes, &second), UF_EINVAL,
+                   "overlaps");
+    if (CHECK_OK(s, uf_register(s->world, mine, 4096, &second))) /* beside it */
+        CHECK_OK(s, uf_unregister(second));
+    CHECK_OK(s, uf_unregister(window));
+    if (CHECK_OK(s, uf_register(s->world, mine, 16384, &window))) /* nothing of it is left */
+        CHECK_OK(s, uf_unregister(window));
+    free(mine);
+    free(elsewhere);
+}
+
 static void ptr_gives_mapped_memory_or_null(suite *s)
 {
     CHECK(s, uf_ptr(s->world, s->words, s->pe) == s->words);
@@ -260,6 +283,7 @@ const suite_test suite_memory_tests[] = {
      SUITE_SELDOM},
     {"windows_come_and_go", windows_come_and_go, 1, SUITE_SELDOM},
     {"windows_of_different_sizes_are_refused", windows_of_different_sizes_are_refused, 2, SUITE_SELDOM},
+    {"windows_that_overlap_are_refused", windows_that_overlap_are_refused, 1, SUITE_SELDOM},
     {"ptr_gives_mapped_memory_or_null", ptr_gives_mapped_memory_or_null, 1, SUITE_SELDOM},
     {"signal_words_are_zero_and_given_back", signal_words_are_zero_and_given_back, 1, SUITE_SELDOM},
     {NULL, NULL, 0, 0},

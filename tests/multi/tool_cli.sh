@@ -35,7 +35,7 @@ expect 0 "usage: unfence COMMAND" --help
 expect 2 "usage: unfence COMMAND"
 expect 0 "unfence 0." version
 expect 0 "unfence 0." --version
-for command in run info bench version; do
+for command in run info doctor bench version; do
     expect 0 "usage: unfence $command" "$command" --help
     expect 0 "usage: unfence $command" help "$command"
 done
@@ -70,5 +70,34 @@ UNFENCE_WINDOW=3
 export UNFENCE_WINDOW
 expect 1 UNFENCE_WINDOW info
 unset UNFENCE_WINDOW
+
+# Hosts that are folders: an empty one, and one with an EFA that nothing serves.
+host=$(mktemp -d) || exit 1
+trap 'rm -rf "$host"' EXIT
+expect 0 "no NIC that could be used" info --topo --root "$host"
+expect 0 "GPUs" info --topo
+expect 2 "goes with --topo" info --root "$host"
+expect 0 "nothing that is needed is known to be missing" doctor --root "$host" --fabric local
+expect 0 "paths asked for: local, ofi:tcp" doctor --root "$host"
+expect 0 "unknown  libibverbs" doctor --root "$host" --fabric efa
+mkdir -p "$host/usr/lib" "$host/sys/bus/pci/devices"
+expect 3 "MISSING  libibverbs" doctor --root "$host" --fabric efa
+function=$host/sys/devices/pci0000:00/0000:00:1e.0
+mkdir -p "$function"
+ln -s ../../../devices/pci0000:00/0000:00:1e.0 "$host/sys/bus/pci/devices/0000:00:1e.0"
+echo 0x1d0f >"$function/vendor"
+echo 0xefa2 >"$function/device"
+expect 0 "1 EFA function without a verbs device" info --topo --root "$host"
+expect 0 "EFA 3" info --topo --root "$host"
+expect 3 "paths asked for: local, ofi:efa" doctor --root "$host"
+expect 3 "1 of 1 EFAs have no verbs device" doctor --root "$host" --fabric auto
+expect 2 'did you mean "ofi:tcp"?' doctor --fabric ofi:tpc
+expect 2 'did you mean --fabric?' doctor --fabrics efa
+UNFENCE_FABRIC=ofi:nonsense
+export UNFENCE_FABRIC
+expect 2 "UNFENCE_FABRIC=ofi:nonsense" doctor
+unset UNFENCE_FABRIC
+expect 0 "nothing that is needed is known to be missing" doctor --fabric local
+quiet doctor --fabric nonsense
 
 exit $failed

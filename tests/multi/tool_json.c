@@ -1,4 +1,4 @@
-/* tool_json.c - the JSON that `unfence bench` and `unfence info` write: its shape, and that nothing else is on standard output.
+/* tool_json.c - the JSON that `unfence bench`, `unfence info` and `unfence doctor` write: its shape, and that nothing else is on standard output.
  *
  * Each benchmark runs with a handful of steps, on mapped memory and over tcp, so this is also the test that all of them work and find
  * their data right. Nothing is timed. The argument is the path of the command. */
@@ -228,6 +228,55 @@ static void info_tells_settings_with_origin(void **state)
     json_object_put(root);
 }
 
+/* Null where it is not known, and a number above 0 where it is. */
+static void check_rate(json_object *object)
+{
+    json_object *value;
+    assert_true(json_object_object_get_ex(object, "rate_mbps", &value));
+    bool known = strcmp(text_of(object, "rate_from"), "unknown") != 0;
+    assert_int_equal(json_object_get_type(value), known ? json_type_int : json_type_null);
+    assert_true(!known || json_object_get_int64(value) > 0);
+}
+
+static void topology_has_a_shape_and_no_rate_of_0(void **state)
+{
+    (void)state;
+    json_object *root = run("info --topo --json");
+    assert_int_equal(json_object_get_int(field(root, "version", json_type_int)), 1);
+    json_object *topo = field(root, "topo", json_type_object);
+    json_object *nics = field(topo, "nics", json_type_array);
+    field(topo, "gpus", json_type_array);
+    field(topo, "notes", json_type_array);
+    check_rate(topo);
+    for (size_t i = 0; i < json_object_array_length(nics); i++) {
+        json_object *nic = json_object_array_get_idx(nics, i);
+        assert_true(*text_of(nic, "name") && *text_of(nic, "kind") && *text_of(nic, "port"));
+        check_rate(nic);
+    }
+    json_object_put(root);
+}
+
+static void doctor_tells_each_check_with_its_remedy(void **state)
+{
+    (void)state;
+    json_object *root = run("doctor --fabric local --json");
+    assert_int_equal(json_object_get_int(field(root, "missing", json_type_int)), 0);
+    assert_int_equal(json_object_array_length(field(root, "paths", json_type_array)), 1);
+    json_object *checks = field(root, "checks", json_type_array);
+    assert_true(json_object_array_length(checks) > 20);
+    for (size_t i = 0; i < json_object_array_length(checks); i++) {
+        json_object *check = json_object_array_get_idx(checks, i);
+        const char *answer = text_of(check, "state"), *importance = text_of(check, "importance");
+        assert_true(strcmp(answer, "ok") == 0 || strcmp(answer, "missing") == 0 || strcmp(answer, "unknown") == 0);
+        assert_true(strcmp(importance, "needed") == 0 || strcmp(importance, "helps") == 0 || strcmp(importance, "other") == 0);
+        assert_true(*text_of(check, "id") && *text_of(check, "what") && *text_of(check, "found") && *text_of(check, "remedy") &&
+                    *text_of(check, "lost"));
+        field(check, "needed_by", json_type_array);
+        field(check, "helps", json_type_array);
+    }
+    json_object_put(root);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -243,6 +292,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(ep_compares_with_copies_by_all),
         cmocka_unit_test(order_allocates_nothing_while_it_runs),
         cmocka_unit_test(info_tells_settings_with_origin),
+        cmocka_unit_test(topology_has_a_shape_and_no_rate_of_0),
+        cmocka_unit_test(doctor_tells_each_check_with_its_remedy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

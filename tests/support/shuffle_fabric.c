@@ -48,7 +48,7 @@ static void leave(shuffle *s)
 static uf_fabric_caps caps_of(const uf_shuffle_knobs *k, const uf_fabric_params *p)
 {
     uf_fabric_caps c = {.fabric = "shuffle", .provider = "shuffle", .detail = "adversarial network of one process"};
-    c.n_rails = k->n_rails;
+    c.n_rails = p->n_rails && p->n_rails < k->n_rails ? p->n_rails : k->n_rails;
     c.imm_bits = k->imm_bits;
     c.imm_placed = k->imm_placed;
     c.write_placed = true;
@@ -58,8 +58,8 @@ static uf_fabric_caps caps_of(const uf_shuffle_knobs *k, const uf_fabric_params 
     c.max_message = k->max_message;
     c.inline_bytes = k->inline_bytes;
     c.tx_depth = k->tx_depth && k->tx_depth < p->tx_depth ? k->tx_depth : p->tx_depth;
-    c.cq_depth = p->remote_cqes;
-    c.max_receives = p->receives;
+    c.cq_depth = p->remote_cqes * c.n_rails;
+    c.max_receives = p->receives * c.n_rails;
     c.address_bytes = sizeof(shuffle_address);
     return c;
 }
@@ -72,9 +72,11 @@ static int shuffle_open(const uf_fabric_params *params, uf_fabric **out)
     }
     shuffle *s = calloc(1, sizeof *s);
     uint8_t *connected = calloc((size_t)w->knobs.n_rails * (size_t)w->knobs.n_pes, 1);
-    if (!s || !connected) {
+    uint8_t *health = calloc((size_t)w->knobs.n_rails * (size_t)w->knobs.n_pes, 1);
+    if (!s || !connected || !health) {
         free(s);
         free(connected);
+        free(health);
         return uf_fail(UF_ENOMEM, "shuffle: no memory for the endpoint of PE %d", params->pe);
     }
     s->base.ops = &uf_shuffle_fabric;
@@ -86,12 +88,14 @@ static int shuffle_open(const uf_fabric_params *params, uf_fabric **out)
         shuffle_note(w, "PE %d opened twice on one wire", params->pe);
     }
     free(port->connected);
+    free(port->health);
     port->connected = connected;
+    port->health = health;
     port->fabric = &s->base;
     port->dead = false;
     port->tx_depth = s->base.caps.tx_depth;
-    port->receives = params->receives;
-    port->remote_cqes = params->remote_cqes;
+    port->receives = s->base.caps.max_receives;
+    port->remote_cqes = s->base.caps.cq_depth;
     port->messages = 0;
     leave(s);
     *out = &s->base;
@@ -103,6 +107,7 @@ static void shuffle_close(uf_fabric *f)
     shuffle *s = self_of(f);
     shuffle_port *port = enter(s);
     shuffle_drop_from(s->wire, s->pe);
+    shuffle_rails_forget(s->wire, s->pe);
     while (port->mrs) {
         uf_mr *mr = port->mrs;
         port->mrs = mr->next;
@@ -114,7 +119,9 @@ static void shuffle_close(uf_fabric *f)
         port->tx_used[rail] = 0;
     }
     free(port->connected);
+    free(port->health);
     port->connected = NULL;
+    port->health = NULL;
     port->fabric = NULL;
     leave(s);
     free(s);
@@ -152,10 +159,8 @@ static int shuffle_mr_register(uf_fabric *f, void *ptr, size_t bytes, bool remot
         return uf_fail(UF_ENOMEM, "shuffle: no memory for a registration");
     }
     shuffle_port *port = enter(s);
-    *mr = (uf_mr){.next = port->mrs, .ptr = ptr, .bytes = bytes, .remote = remote, .key = s->wire->next_key};
-    mr->base = s->wire->knobs.virtual_address ? (uint64_t)(uintptr_t)ptr : 0;
-    mr->desc = mr->key + (UINT64_C(1) << 40); /* so that a key given as a descriptor is found out */
-    s->wire->next_key++;
+    *mr = (uf_mr){.next = port->mrs, .ptr = ptr, .bytes = bytes, .number = s->wire->next_key++, .remote = remote};
+    mr->virtual_address = s->wire->knobs.virtual_address;
     port->mrs = mr;
     leave(s);
     *out = mr;
@@ -181,14 +186,12 @@ static void shuffle_mr_close(uf_fabric *f, uf_mr *mr)
 
 static void shuffle_mr_key(const uf_mr *mr, uint32_t rail, uf_fabric_key *key)
 {
-    (void)rail;
-    *key = (uf_fabric_key){mr->key, mr->base};
+    *key = (uf_fabric_key){shuffle_key_of(mr, rail), shuffle_base_of(mr, rail)};
 }
 
 static uint64_t shuffle_mr_desc(const uf_mr *mr, uint32_t rail)
 {
-    (void)rail;
-    return mr->desc;
+    return shuffle_desc_of(mr, rail);
 }
 
 /* ---------------------------------------------------------------- post */
@@ -217,7 +220,7 @@ static const char *fault_of(const shuffle *s, const shuffle_port *port, const uf
         return "silent, but longer than inline_bytes";
     }
     if (moves && k->needs_desc && !(wr->flags & UF_WR_SILENT)) {
-        const uf_mr *mr = shuffle_mr_by_desc(port, wr->local_desc);
+        const uf_mr *mr = shuffle_mr_by_desc(port, wr->rail, wr->local_desc);
         uint64_t offset = mr ? wr->local - (uint64_t)(uintptr_t)mr->ptr : 0;
         if (!mr || offset > mr->bytes || wr->bytes > mr->bytes - offset) {
             return "local buffer not covered by its descriptor";
@@ -283,6 +286,16 @@ static int post_locked(shuffle *s, shuffle_port *port, const uf_wr *wr)
     if (port->dead) {
         return UF_OK; /* a dead PE's WRs go nowhere */
     }
+    uint8_t health = *shuffle_health_of(w, s->pe, wr->rail, wr->peer);
+    if (health == SHUFFLE_CLOSED) {
+        shuffle_note(w, "PE %d posted to PE %u on rail %u, which it was told is broken", s->pe, wr->peer, wr->rail);
+        return UF_EAGAIN;
+    }
+    if (health != SHUFFLE_SOUND) {
+        bool refuse = shuffle_random(w) % 2; /* else it is lost: no CQE comes */
+        w->counters.severed += !refuse;
+        return refuse ? UF_EAGAIN : UF_OK;
+    }
     if (!accepted_by_target(s, wr)) {
         shuffle_note(w, "PE %d posted to PE %u, which was not connected to it yet", s->pe, wr->peer);
     }
@@ -312,6 +325,26 @@ static void shuffle_flush(uf_fabric *f)
 
 /* ---------------------------------------------------------------- poll */
 
+static void hear(uf_shuffle_wire *w, const shuffle_port *port, const uf_cqe *cqe)
+{
+    int pe = (int)(port - w->ports);
+    for (uint32_t peer = 0; peer < (uint32_t)w->knobs.n_pes; peer++) {
+        if (cqe->peer == peer || cqe->peer == UF_CQE_ALL_PEERS) {
+            *shuffle_health_of(w, pe, cqe->rail, peer) = SHUFFLE_TOLD;
+        }
+    }
+}
+
+/* What the last poll told has been handled: from now on posts there break the rules. */
+static void close_told(uf_shuffle_wire *w, shuffle_port *port)
+{
+    for (uint32_t i = 0; i < w->knobs.n_rails * (uint32_t)w->knobs.n_pes; i++) {
+        if (port->health[i] == SHUFFLE_TOLD) {
+            port->health[i] = SHUFFLE_CLOSED;
+        }
+    }
+}
+
 static int take(uf_shuffle_wire *w, shuffle_port *port, uint32_t rail, uf_cqe *cqes, int max)
 {
     shuffle_cq *cq = &port->cq[rail];
@@ -327,6 +360,9 @@ static int take(uf_shuffle_wire *w, shuffle_port *port, uint32_t rail, uf_cqe *c
         cq->imms -= cqe->kind == UF_CQE_IMM;
         port->messages -= cqe->kind == UF_CQE_MESSAGE;
         port->tx_used[rail] -= cqe->kind == UF_CQE_SENT;
+        if (cqe->kind == UF_CQE_RAIL) {
+            hear(w, port, cqe);
+        }
     }
     return n;
 }
@@ -337,11 +373,15 @@ static int shuffle_poll(uf_fabric *f, uf_cqe *cqes, int max)
     shuffle_port *port = enter(s);
     uf_shuffle_wire *w = s->wire;
     int n = 0;
+    f->drained = 0;
     if (!port->dead) {
+        close_told(w, port);
         shuffle_advance(w);
         uint32_t first = w->knobs.n_rails > 1 ? (uint32_t)(shuffle_random(w) % w->knobs.n_rails) : 0;
         for (uint32_t i = 0; i < w->knobs.n_rails && n < max; i++) {
-            n += take(w, port, (first + i) % w->knobs.n_rails, cqes + n, max - n);
+            uint32_t rail = (first + i) % w->knobs.n_rails;
+            n += take(w, port, rail, cqes + n, max - n);
+            f->drained |= port->cq[rail].used == 0 ? 1u << rail : 0;
         }
     }
     leave(s);
@@ -445,6 +485,9 @@ int uf_shuffle_create(const uf_shuffle_knobs *knobs, uf_shuffle_wire **out)
     w->knobs.max_message = knobs->max_message ? knobs->max_message : 1 << 20;
     w->random = knobs->seed;
     w->next_key = 1;
+    if (w->knobs.n_rails == 1 || !w->knobs.imm_placed) {
+        memset(w->knobs.breaks, 0, sizeof w->knobs.breaks); /* nothing could go on */
+    }
     pthread_mutex_init(&w->lock, NULL);
     *out = w;
     return UF_OK;
@@ -479,6 +522,13 @@ void uf_shuffle_fail_next(uf_shuffle_wire *w, int from, int to)
     for (uint32_t rail = 0; rail < w->knobs.n_rails; rail++) {
         shuffle_flow_of(w, from, to, rail)->fail_next = true;
     }
+    pthread_mutex_unlock(&w->lock);
+}
+
+void uf_shuffle_break_rail(uf_shuffle_wire *w, int pe, uint32_t rail)
+{
+    pthread_mutex_lock(&w->lock);
+    shuffle_break(w, pe, rail);
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -12,6 +12,16 @@
 
 #include "fabric/fabric.h"
 
+/* A rail of a PE breaks: what flies on it to and from that PE is gone, what lies in CQs stays. Only where imm_placed. */
+typedef struct uf_shuffle_break {
+    uint64_t at; /* tick; 0: never. If the PE has no endpoint then, later */
+    int pe;
+    uint32_t rail;
+    uint32_t flying; /* ... and not before the PE has so many WRs in flight on it */
+} uf_shuffle_break;
+
+enum { UF_SHUFFLE_BREAKS = 2 };
+
 typedef struct uf_shuffle_knobs {
     uint64_t seed;
     int n_pes;
@@ -29,6 +39,7 @@ typedef struct uf_shuffle_knobs {
     uint32_t inline_bytes;
     uint32_t tx_depth;  /* 0: what the engine asks for; else at most this */
     bool hold_messages; /* true: a message that finds no receive waits (RNR); false: that is a violation */
+    uf_shuffle_break breaks[UF_SHUFFLE_BREAKS];
 } uf_shuffle_knobs;
 
 typedef struct uf_shuffle_wire uf_shuffle_wire;
@@ -50,6 +61,8 @@ void uf_shuffle_destroy(uf_shuffle_wire *wire);
 void uf_shuffle_kill(uf_shuffle_wire *wire, int pe);
 /* The next WR posted by `from` to `to` completes with UF_EFABRIC; half of its payload may have been placed. */
 void uf_shuffle_fail_next(uf_shuffle_wire *wire, int from, int to);
+/* Breaks a rail of a PE now. The PE itself and all others hear of it a while later, each in its own time. */
+void uf_shuffle_break_rail(uf_shuffle_wire *wire, int pe, uint32_t rail);
 /* Moves time on by `ticks` polls that take nothing. */
 void uf_shuffle_tick(uf_shuffle_wire *wire, uint32_t ticks);
 
@@ -59,6 +72,7 @@ uint32_t uf_shuffle_violations(uf_shuffle_wire *wire, char *first, size_t bytes)
 /* What it did, so that a test can assert that the interesting things happened at all. */
 typedef struct uf_shuffle_counters {
     uint64_t posts, refused, pieces, duplicates, overtakes, held_messages, errors, lost;
+    uint64_t breaks, severed; /* rails that broke, and WRs that were lost on them */
 } uf_shuffle_counters;
 void uf_shuffle_counters_get(uf_shuffle_wire *wire, uf_shuffle_counters *counters);
 /* A hash of everything that moved, in order. */

@@ -34,10 +34,28 @@ shuffle_flow *shuffle_flow_of(uf_shuffle_wire *w, int from, int to, uint32_t rai
     return &w->flows[((size_t)from * (size_t)w->knobs.n_pes + (size_t)to) * SHUFFLE_RAILS + rail];
 }
 
-uf_mr *shuffle_mr_by_desc(const shuffle_port *port, uint64_t desc)
+/* ---------------------------------------------------------------- registrations */
+
+uint64_t shuffle_key_of(const uf_mr *mr, uint32_t rail)
+{
+    return mr->number * SHUFFLE_RAILS + rail;
+}
+
+uint64_t shuffle_desc_of(const uf_mr *mr, uint32_t rail)
+{
+    return shuffle_key_of(mr, rail) + (UINT64_C(1) << 40); /* so that a key given as a descriptor is found out */
+}
+
+/* What rail i calls the first byte: rail 0 counts from 0, as most do, the others from somewhere else. */
+uint64_t shuffle_base_of(const uf_mr *mr, uint32_t rail)
+{
+    return mr->virtual_address ? (uint64_t)(uintptr_t)mr->ptr : (uint64_t)rail << 44;
+}
+
+uf_mr *shuffle_mr_by_desc(const shuffle_port *port, uint32_t rail, uint64_t desc)
 {
     uf_mr *mr = port->mrs;
-    while (mr && mr->desc != desc) {
+    while (mr && shuffle_desc_of(mr, rail) != desc) {
         mr = mr->next;
     }
     return mr;
@@ -175,16 +193,15 @@ static void fail(uf_shuffle_wire *w, shuffle_flight *flight, int status, const c
     }
 }
 
-/* Where [address, address + bytes) of the target lies in this process, or NULL. */
-static unsigned char *remote_at(const shuffle_port *port, uint64_t key, uint64_t address, uint64_t bytes, bool virtual_address,
-                                const char **why)
+/* Where the flight's bytes lie in this process, or NULL. */
+static unsigned char *remote_at(const shuffle_port *port, const uf_wr *wr, const char **why)
 {
     for (uf_mr *mr = port->mrs; mr; mr = mr->next) {
-        if (mr->key != key || !mr->remote) {
+        if (shuffle_key_of(mr, wr->rail) != wr->remote_key || !mr->remote) {
             continue;
         }
-        uint64_t offset = virtual_address ? address - (uint64_t)(uintptr_t)mr->ptr : address;
-        if (offset > mr->bytes || bytes > mr->bytes - offset) {
+        uint64_t offset = wr->remote - shuffle_base_of(mr, wr->rail);
+        if (offset > mr->bytes || wr->bytes > mr->bytes - offset) {
             *why = "remote address out of the registration's range";
             return NULL;
         }
@@ -194,10 +211,11 @@ static unsigned char *remote_at(const shuffle_port *port, uint64_t key, uint64_t
     return NULL;
 }
 
-/* Keys are handed out in order, so one that was never given shows as such: that is a bug and not a late WR. */
-static bool key_was_never_given(const uf_shuffle_wire *w, uint64_t key)
+/* Keys are handed out in order, so one that was never given shows as such, and so does that of another rail: these are bugs and not late WRs. */
+static bool key_was_never_given(const uf_shuffle_wire *w, const uf_wr *wr)
 {
-    return key == 0 || key >= w->next_key;
+    uint64_t number = wr->remote_key / SHUFFLE_RAILS;
+    return number == 0 || number >= w->next_key || wr->remote_key % SHUFFLE_RAILS != wr->rail;
 }
 
 static void place(uf_shuffle_wire *w, shuffle_flight *flight, uint32_t piece)
@@ -205,17 +223,16 @@ static void place(uf_shuffle_wire *w, shuffle_flight *flight, uint32_t piece)
     const shuffle_port *from = &w->ports[flight->from], *to = &w->ports[flight->to];
     uint64_t offset = flight->cuts[piece], bytes = flight->cuts[piece + 1] - offset;
     const char *why = NULL;
-    unsigned char *remote =
-        remote_at(to, flight->wr.remote_key, flight->wr.remote, flight->wr.bytes, w->knobs.virtual_address, &why);
+    unsigned char *remote = remote_at(to, &flight->wr, &why);
     if (!remote) {
         fail(w, flight, UF_EFABRIC, why);
-        if (key_was_never_given(w, flight->wr.remote_key)) {
-            shuffle_note(w, "PE %d to PE %d: key %llu was never given", flight->from, flight->to,
-                         (unsigned long long)flight->wr.remote_key);
+        if (key_was_never_given(w, &flight->wr)) {
+            shuffle_note(w, "PE %d to PE %d: key %llu was never given for rail %u", flight->from, flight->to,
+                         (unsigned long long)flight->wr.remote_key, flight->wr.rail);
         }
         return;
     }
-    if (!flight->copy && w->knobs.needs_desc && !shuffle_mr_by_desc(from, flight->wr.local_desc)) {
+    if (!flight->copy && w->knobs.needs_desc && !shuffle_mr_by_desc(from, flight->wr.rail, flight->wr.local_desc)) {
         fail(w, flight, UF_EFABRIC, "the local registration was closed in flight");
         return;
     }
@@ -249,6 +266,11 @@ static void cut(uf_shuffle_wire *w, shuffle_flight *flight)
 void shuffle_launch(uf_shuffle_wire *w, shuffle_flight *flight)
 {
     shuffle_flow *flow = shuffle_flow_of(w, flight->from, flight->to, flight->wr.rail);
+    if (flight->dropped) { /* its rail broke before the doorbell rang */
+        free(flight->copy);
+        free(flight);
+        return;
+    }
     flow_append(flow, flight);
     flight->doomed = flow->fail_next;
     flow->fail_next = false;
@@ -266,7 +288,7 @@ void shuffle_launch(uf_shuffle_wire *w, shuffle_flight *flight)
 
 /* ---------------------------------------------------------------- completions */
 
-static void cq_push(uf_shuffle_wire *w, shuffle_cq *cq, const uf_cqe *cqe)
+void shuffle_cq_push(uf_shuffle_wire *w, shuffle_cq *cq, const uf_cqe *cqe)
 {
     if (cq->used == cq->room) {
         uint32_t room = cq->room ? 2 * cq->room : 64;
@@ -301,7 +323,7 @@ static void deliver_imm(uf_shuffle_wire *w, shuffle_flight *flight)
                      cq->imms, flight->to, to->remote_cqes, flight->from);
     }
     cq->imms++;
-    cq_push(w, cq, &cqe);
+    shuffle_cq_push(w, cq, &cqe);
 }
 
 /* False: no receive is free and the message has to wait. */
@@ -319,7 +341,7 @@ static bool deliver_message(uf_shuffle_wire *w, shuffle_flight *flight)
     }
     memcpy(cqe.message, flight->wr.message, sizeof cqe.message);
     to->messages++;
-    cq_push(w, &to->cq[flight->wr.rail], &cqe);
+    shuffle_cq_push(w, &to->cq[flight->wr.rail], &cqe);
     return true;
 }
 
@@ -343,7 +365,7 @@ static void complete(uf_shuffle_wire *w, shuffle_flight *flight)
                   .peer = (uint32_t)flight->to,
                   .cookie = flight->wr.cookie,
                   .bytes = flight->wr.bytes};
-    cq_push(w, &from->cq[flight->wr.rail], &cqe);
+    shuffle_cq_push(w, &from->cq[flight->wr.rail], &cqe);
 }
 
 /* ---------------------------------------------------------------- steps */
@@ -461,6 +483,7 @@ static void take_step(uf_shuffle_wire *w, shuffle_event event)
 void shuffle_advance(uf_shuffle_wire *w)
 {
     w->now++;
+    shuffle_rails_step(w);
     while (w->heap_used > 0 && w->heap[0].due <= w->now) {
         take_step(w, heap_pop(w));
     }

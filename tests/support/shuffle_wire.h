@@ -13,13 +13,27 @@
 #define SHUFFLE_RAILS  4
 #define SHUFFLE_PIECES 16
 
+/* Keys, descriptors and addresses differ by rail, so that one given to another rail is found out. */
 struct uf_mr {
     uf_mr *next;
     unsigned char *ptr;
     size_t bytes;
-    uint64_t key, desc, base;
-    bool remote;
+    uint64_t number; /* from 1 on */
+    bool remote, virtual_address;
 };
+
+/* What a port knows of a rail to a peer. Posts to a broken one go nowhere, or are refused, until the poll after that which told of it. */
+typedef enum shuffle_health { SHUFFLE_SOUND, SHUFFLE_BROKEN, SHUFFLE_TOLD, SHUFFLE_CLOSED } shuffle_health;
+
+/* A break that somebody has not heard of yet. */
+typedef struct shuffle_news {
+    uint64_t due;
+    int pe;        /* who will hear */
+    uint32_t peer; /* UF_CQE_ALL_PEERS: its own end broke */
+    uint32_t rail;
+} shuffle_news;
+
+enum { SHUFFLE_NEWS = 64 };
 
 typedef struct shuffle_cq {
     uf_cqe *entries; /* ring of `room`, grows */
@@ -40,6 +54,7 @@ typedef struct shuffle_port {
     shuffle_cq cq[SHUFFLE_RAILS];
     shuffle_flight *unrung; /* posted UF_WR_MORE, waiting for the doorbell */
     uint8_t *connected;     /* [rail * n_pes + peer] */
+    uint8_t *health;        /* the same; shuffle_health */
     char error[256];
 } shuffle_port;
 
@@ -79,6 +94,8 @@ struct uf_shuffle_wire {
     pthread_mutex_t lock;
     uf_shuffle_knobs knobs;
     uint64_t now, random, trace, next_key;
+    shuffle_news news[SHUFFLE_NEWS];
+    uint32_t n_news;
     shuffle_port *ports; /* [n_pes] */
     shuffle_flow *flows; /* [(from * n_pes + to) * SHUFFLE_RAILS + rail] */
     shuffle_event *heap;
@@ -100,6 +117,21 @@ void shuffle_advance(uf_shuffle_wire *w);
 void shuffle_drop_from(uf_shuffle_wire *w, int pe);
 /* Frees all flights: the wire ends. */
 void shuffle_free_flights(uf_shuffle_wire *w);
-uf_mr *shuffle_mr_by_desc(const shuffle_port *port, uint64_t desc);
+uf_mr *shuffle_mr_by_desc(const shuffle_port *port, uint32_t rail, uint64_t desc);
+uint64_t shuffle_desc_of(const uf_mr *mr, uint32_t rail);
+uint64_t shuffle_key_of(const uf_mr *mr, uint32_t rail);
+uint64_t shuffle_base_of(const uf_mr *mr, uint32_t rail);
+void shuffle_cq_push(uf_shuffle_wire *w, shuffle_cq *cq, const uf_cqe *cqe);
+
+/* ---- shuffle_rail.c */
+void shuffle_break(uf_shuffle_wire *w, int pe, uint32_t rail);
+/* Breaks and news that are due. */
+void shuffle_rails_step(uf_shuffle_wire *w);
+/* `pe` closed: nothing is to be told to it or of it any more. */
+void shuffle_rails_forget(uf_shuffle_wire *w, int pe);
+static inline uint8_t *shuffle_health_of(const uf_shuffle_wire *w, int pe, uint32_t rail, uint32_t peer)
+{
+    return &w->ports[pe].health[rail * (uint32_t)w->knobs.n_pes + peer];
+}
 
 #endif

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "order/codec.h"
 #include "order/order.h"
 #include <stdlib.h>
@@ -41,6 +42,7 @@ typedef struct pair {
     bool refuse;    /* posts say UF_EAGAIN */
     bool stop_imm;  /* the receivers consume nothing */
     bool stop_sent; /* own CQEs do not come */
+    int post_error; /* the network breaks: posts say this */
     int apply_error;
     uint64_t old; /* what fetches fetch */
 } pair;
@@ -50,6 +52,8 @@ static inline int pair_post(void *arg, const uf_wr *wr)
     pair_side *s = arg;
     if (s->pair->refuse || s->n_wire == PAIR_WRS)
         return UF_EAGAIN;
+    if (s->pair->post_error)
+        return uf_fail(s->pair->post_error, "the network broke");
     s->wire[s->n_wire++] = *wr;
     s->posted++;
     return UF_OK;

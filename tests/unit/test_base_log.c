@@ -80,6 +80,10 @@ static void a_line_names_the_pe_and_the_level(void **state)
     uf_log(UF_LOG_WARN, 2, "fell back to %s", "tcp");
     assert_string_equal(ear.last, "unfence: PE 2: warn: fell back to tcp");
     assert_int_equal(ear.level, UF_LOG_WARN);
+    uf_log(UF_LOG_WARN, 2, "PE 2: fell back to tcp"); /* once */
+    assert_string_equal(ear.last, "unfence: PE 2: warn: fell back to tcp");
+    uf_log(UF_LOG_WARN, 2, "PE 21: fell back to tcp"); /* another's words */
+    assert_string_equal(ear.last, "unfence: PE 2: warn: PE 21: fell back to tcp");
     uf_log(UF_LOG_ERROR, -1, "no PE yet");
     assert_string_equal(ear.last, "unfence: error: no PE yet");
 }

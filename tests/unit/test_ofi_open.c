@@ -51,12 +51,17 @@ static void one_host_opens_tcp_on_loopback_and_says_so(void **state)
     uf_fabric *f = NULL;
     assert_int_equal(open_with("tcp", "", true, &f), UF_OK);
     assert_non_null(strstr(f->caps.detail, "127.0.0.1"));
+    /* What was taken is named as it is, and why it is not what was asked for. */
+    bool by_itself = strcmp(f->caps.provider, "tcp") == 0;
+    assert_true(by_itself == (strstr(f->caps.detail, "as tcp has no RDM endpoint") == NULL));
+    assert_string_not_equal(f->caps.provider, "tcp;ofi_rxm");
     assert_string_equal(f->caps.fabric, "ofi");
     assert_int_equal(f->caps.imm_bits, 32);
     assert_int_equal(f->caps.n_rails, 1);
     assert_true(f->caps.write_placed);
     assert_false(f->caps.imm_placed);
     assert_true(f->caps.max_message >= 1u << 20);
+    assert_string_equal(f->caps.device, "lo");
     assert_true(f->caps.address_bytes > 0 && f->caps.address_bytes <= UF_FABRIC_ADDRESS_MAX);
     f->ops->close(f);
     assert_int_equal(open_with("TCP", "lo", true, &f), UF_OK);
@@ -81,6 +86,35 @@ static int descriptors(void)
         n++;
     closedir(d);
     return n;
+}
+
+/* Regression: net says that it holds 256 receives, for which a job could have 42 PEs; it holds what it is given, and others say the truth. */
+static void an_endpoint_holds_the_messages_of_a_hundred_pes(void **state)
+{
+    (void)state;
+    const char *const providers[] = {"tcp", "tcp;ofi_rxm", "shm"};
+    for (int p = 0; p < 3; p++) {
+        uf_fabric_params params = test_params(providers[p], 0, 100);
+        uf_fabric *f = NULL;
+        params.receives = 100 * 40;
+        if (uf_fabric_ofi.open(&params, &f))
+            fail_msg("%s", uf_error_message());
+        assert_in_range(f->caps.max_receives, 100 * 10, 100 * 40);
+        f->ops->close(f);
+    }
+}
+
+/* As on a crowded host. Regression: net gives a descriptor that never lets anybody sleep, and eight PEs on two cores stood nearly still. */
+static void a_descriptor_that_is_always_ready_is_not_taken(void **state)
+{
+    (void)state;
+    uf_fabric_params params = test_params("tcp", 0, 64);
+    uf_fabric *f = NULL;
+    if (uf_fabric_ofi.open(&params, &f))
+        fail_msg("%s", uf_error_message());
+    assert_int_equal(f->ops->wait_fd(f), -1);
+    assert_int_equal(f->ops->arm(f), UF_EAGAIN);
+    f->ops->close(f);
 }
 
 static void opening_and_closing_leaks_no_descriptor(void **state)
@@ -144,6 +178,27 @@ static void a_low_open_file_limit_is_named(void **state)
     assert_int_equal(result, RIGHT);
 }
 
+/* Providers here lock nothing, so what a NIC's would say is said for it: the sentence that follows is ours. */
+static int with_little_locked_memory(void)
+{
+    struct rlimit limit = {65536, 65536};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit))
+        return NOT_POSSIBLE;
+    int wrong = judge(uf_ofi_fail(UF_ENOMEM, -FI_ENOMEM, "PE 0: 1048576 bytes cannot be registered"), UF_ENOMEM, "1048576 bytes",
+                      "65536 bytes of memory may be locked");
+    wrong |= judge(uf_ofi_fail(UF_EFABRIC, -FI_EPERM, "PE 0: no endpoint"), UF_EFABRIC, "Operation not permitted", "ulimit -l");
+    return wrong | judge(uf_ofi_fail(UF_EFABRIC, -FI_ENODEV, "PE 0: no endpoint"), UF_EFABRIC, "No such device", "");
+}
+
+static void a_low_memlock_limit_is_named_with_the_remedy(void **state)
+{
+    (void)state;
+    int result = in_child(with_little_locked_memory);
+    if (result == NOT_POSSIBLE)
+        skip();
+    assert_int_equal(result, RIGHT);
+}
+
 static bool write_file(const char *path, const char *text)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -174,7 +229,7 @@ static int with_a_full_shm(void)
     if (!small_shm("8m"))
         return NOT_POSSIBLE;
     uf_fabric *f = NULL;
-    return judge(open_with("shm", "", true, &f), UF_EUNSUPPORTED, "/dev/shm", "bytes");
+    return judge(open_with("shm", "", true, &f), UF_EUNSUPPORTED, "/dev/shm has not 16 MiB", "enlarge it");
 }
 
 /* Enough for the provider's own look at it and not for the second region. */
@@ -252,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         /* first those that fork, while the process holds nothing of libfabric */
         cmocka_unit_test(a_low_open_file_limit_is_named),
+        cmocka_unit_test(a_low_memlock_limit_is_named_with_the_remedy),
         cmocka_unit_test(a_full_dev_shm_is_an_error_with_its_free_bytes_and_never_a_signal),
         cmocka_unit_test(what_killed_processes_left_is_swept_at_the_next_open),
         cmocka_unit_test(an_unknown_provider_is_refused_with_those_that_are_here),
@@ -259,6 +315,8 @@ int main(void)
         cmocka_unit_test(a_wrong_interface_is_named),
         cmocka_unit_test(one_host_opens_tcp_on_loopback_and_says_so),
         cmocka_unit_test(the_best_provider_of_one_host_is_found_without_a_name),
+        cmocka_unit_test(an_endpoint_holds_the_messages_of_a_hundred_pes),
+        cmocka_unit_test(a_descriptor_that_is_always_ready_is_not_taken),
         cmocka_unit_test(opening_and_closing_leaks_no_descriptor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,9 +45,9 @@ static struct fi_info *tcp_offer(struct fi_info *next, const char *interface, co
     return info;
 }
 
-static const char *chosen_interface(const struct fi_info *list, const uf_ofi_wish *wish)
+static const char *chosen_interface(struct fi_info *list, const uf_ofi_wish *wish)
 {
-    const struct fi_info *chosen[4];
+    struct fi_info *chosen[4];
     int n = uf_ofi_select(list, wish, chosen, 4);
     assert_in_range(n, 0, 1);
     static char text[128];
@@ -162,7 +162,7 @@ static void each_efa_nic_is_one_rail_and_direct_comes_first(void **state)
 {
     (void)state;
     struct fi_info *list = efa_host(4);
-    const struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    struct fi_info *chosen[UF_OFI_RAILS_MAX];
     uf_ofi_wish wish = {.interface = ""};
     assert_int_equal(uf_ofi_select(list, &wish, chosen, UF_OFI_RAILS_MAX), 4);
     for (int i = 0; i < 4; i++) {
@@ -189,11 +189,7 @@ static void the_sender_is_known_by_data_by_cqe_or_by_header(void **state)
     info->caps |= FI_SOURCE;
     assert_int_equal(uf_ofi_choose_source(info), UF_OFI_SOURCE_HEADER);
     assert_false(uf_ofi_default_level_placed(info));
-    assert_int_equal(uf_ofi_inject_write_size(info), 0); /* this one crashes on what has no context */
-    info->tx_attr->msg_order = FI_ORDER_RMA_WAW;
-    assert_int_equal(uf_ofi_whole_imm_size(info), 16384);
-    info->tx_attr->msg_order = 0; /* not without the promise of order */
-    assert_true(uf_ofi_whole_imm_size(info) == SIZE_MAX);
+    assert_int_equal(uf_ofi_inject_write_size(info), 64);
     fi_freeinfo(info);
     info = offer(NULL, "efa", "efa-direct", "rdmap0s6");
     info->domain_attr->cq_data_size = 4;
@@ -207,8 +203,6 @@ static void the_sender_is_known_by_data_by_cqe_or_by_header(void **state)
     fi_freeinfo(info);
     info = offer(NULL, "shm", "shm", "shm");
     assert_int_equal(uf_ofi_inject_write_size(info), 64);
-    assert_int_equal(uf_ofi_inject_send_size(info), 64);
-    assert_true(uf_ofi_whole_imm_size(info) == SIZE_MAX);
     assert_false(uf_ofi_default_level_placed(info));
     info->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     assert_true(uf_ofi_default_level_placed(info));
@@ -219,20 +213,52 @@ static void names_of_providers_are_taken_in_any_case_and_layered(void **state)
 {
     (void)state;
     const char *names[8];
-    assert_int_equal(uf_ofi_candidates("TCP", true, names, 8), 2);
+    assert_int_equal(uf_ofi_candidates("TCP", true, names, 8), 3);
     assert_string_equal(names[0], "tcp");
-    assert_string_equal(names[1], "tcp;ofi_rxm");
+    assert_string_equal(names[1], "net");
+    assert_string_equal(names[2], "tcp;ofi_rxm"); /* when there is nothing else */
+    assert_int_equal(uf_ofi_candidates("TCP", true, names, 1), 1);
+    assert_int_equal(uf_ofi_candidates("tcp;ofi_rxm", true, names, 8), 1);
+    assert_string_equal(names[0], "tcp;ofi_rxm");
     assert_int_equal(uf_ofi_candidates("EFA-Direct", false, names, 8), 1);
     assert_string_equal(names[0], "efa");
     assert_int_equal(uf_ofi_candidates("sockets", false, names, 8), 1);
     int n = uf_ofi_candidates("", true, names, 8);
-    assert_int_equal(n, 4);
+    assert_int_equal(n, 5);
     assert_string_equal(names[0], "efa");
     assert_string_equal(names[1], "tcp");
-    assert_string_equal(names[3], "shm"); /* a peer that dies may take its locks along */
+    assert_string_equal(names[4], "shm"); /* a peer that dies may take its locks along */
     n = uf_ofi_candidates("", false, names, 8);
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     assert_string_equal(names[1], "tcp");
+}
+
+/* libfabric answers to "tcp" with tcp;ofi_rxm where tcp alone has no RDM endpoint, and to "net" with net;ofi_rxm as well. */
+static void a_provider_is_taken_under_its_own_name_only(void **state)
+{
+    (void)state;
+    uf_ofi_wish wish = {.provider = "tcp", .one_host = true, .interface = ""};
+    struct fi_info *chosen[4], *list = tcp_offer(NULL, "lo", "127.0.0.1");
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, 4), 0);
+    wish.provider = "TCP;ofi_RXM";
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, 4), 1);
+    free(list->fabric_attr->prov_name);
+    list->fabric_attr->prov_name = strdup("tcp");
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, 4), 0);
+    wish.provider = "tcp";
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, 4), 1);
+    fi_freeinfo(list);
+}
+
+static void only_tcp_over_rxm_is_known_to_end_survivors(void **state)
+{
+    (void)state;
+    const char *const names[] = {"tcp;ofi_rxm", "tcp", "net", "net;ofi_rxm", "shm", "efa"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct fi_info *info = offer(NULL, names[i], "", "lo");
+        assert_int_equal(uf_ofi_cuts_down_survivors(info), i == 0);
+        fi_freeinfo(info);
+    }
 }
 
 static void only_a_crowded_host_gets_a_descriptor_to_sleep_on(void **state)
@@ -243,9 +269,12 @@ static void only_a_crowded_host_gets_a_descriptor_to_sleep_on(void **state)
     assert_true(uf_ofi_wants_wait_fd(info, true, 8, 2));
     assert_false(uf_ofi_wants_wait_fd(info, false, 8, 2));
     fi_freeinfo(info);
-    info = offer(NULL, "net", "net", "lo");
-    assert_false(uf_ofi_wants_wait_fd(info, true, 8, 2));
-    fi_freeinfo(info);
+    const char *const by_thread[] = {"net", "tcp"};
+    for (int i = 0; i < 2; i++) {
+        info = offer(NULL, by_thread[i], "net", "lo");
+        assert_false(uf_ofi_wants_wait_fd(info, true, 8, 2));
+        fi_freeinfo(info);
+    }
 }
 
 /* ---------------------------------------------------------------- leftovers in /dev/shm */
@@ -312,6 +341,8 @@ int main(void)
         cmocka_unit_test(each_efa_nic_is_one_rail_and_direct_comes_first),
         cmocka_unit_test(the_sender_is_known_by_data_by_cqe_or_by_header),
         cmocka_unit_test(names_of_providers_are_taken_in_any_case_and_layered),
+        cmocka_unit_test(a_provider_is_taken_under_its_own_name_only),
+        cmocka_unit_test(only_tcp_over_rxm_is_known_to_end_survivors),
         cmocka_unit_test(only_a_crowded_host_gets_a_descriptor_to_sleep_on),
         cmocka_unit_test(only_regions_that_nobody_maps_are_swept),
     };

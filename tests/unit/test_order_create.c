@@ -129,7 +129,7 @@ static void nothing_is_allocated_after_create(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false}, ordered = {0, 8, true};
+    uf_order_ctx ctx = {.window = 8}, ordered = {.window = 8, .ordered = true};
     uf_order_lane *lanes[2] = {pair_lane(p, &ctx), pair_lane(p, &ordered)};
     uint64_t before = allocations;
     for (uint32_t i = 0; i < 4000; i++) {

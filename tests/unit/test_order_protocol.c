@@ -7,7 +7,7 @@ static void weak_add_is_one_write(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(4096, 511);
     assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
@@ -28,7 +28,7 @@ static void controls_are_few(void **state)
     uf_order_config c = pair_config();
     c.credits = 128;
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(64, 1);
     for (uint32_t i = 0; i < 6400; i++) {
@@ -48,7 +48,7 @@ static void put_of_nothing_still_signals(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(0, 3);
     op.flags = UF_STRONG;
@@ -71,7 +71,7 @@ static void strong_signal_waits_and_nothing_else_does(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op put = pair_put_signal(64, 0), strong = pair_signal(1000), weak = pair_put_signal(64, 5);
     put.kind = UF_ORDER_PUT;
@@ -101,7 +101,7 @@ static void ordered_context_never_holds_a_strong_signal(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 16, true};
+    uf_order_ctx ctx = {.window = 16, .ordered = true};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op put = pair_put_signal(64, 0), strong = pair_signal(1000);
     put.kind = UF_ORDER_PUT;
@@ -124,7 +124,7 @@ static void split_put_has_one_signal(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     const uint64_t sizes[] = {4097, 8 * 4096, 9 * 4096, 100 * 4096 + 1};
     for (uint32_t i = 0; i < 4; i++) {
@@ -145,7 +145,7 @@ static void back_pressure_is_never_an_error(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uint64_t accepted = 0, rc = 0;
     p->refuse = true;
@@ -170,7 +170,7 @@ static void remote_mark_waits_until_applied(void **state)
     uf_order_config c = pair_config();
     c.imm_placed = false;
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(64, 1);
     uf_order_mark local, remote, nothing;
@@ -195,7 +195,7 @@ static void fetching_atomic_returns_the_old_value(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     p->old = 0xfeedfacecafebeef;
     for (uint32_t i = 0; i < 20; i++) {
@@ -227,7 +227,7 @@ static void many_lanes_with_deep_queues_to_one_peer(void **state)
     static uf_order_ctx ctx[129];
     uf_order_lane *lanes[129];
     for (uint32_t k = 0; k < 129; k++) {
-        ctx[k] = (uf_order_ctx){0, 1024, false};
+        ctx[k] = (uf_order_ctx){.window = 1024};
         lanes[k] = pair_lane(p, &ctx[k]);
     }
     for (uint32_t i = 0; i < 1024; i++)
@@ -258,7 +258,7 @@ static void refused_lane_names_the_numbers(void **state)
     uf_order_config c = pair_config();
     c.max_lanes = 1;
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *first = pair_lane(p, &ctx), *second = pair_lane(p, &ctx), *third = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000), weak = pair_signal(1);
     op.user = 1;
@@ -290,7 +290,7 @@ static void failed_flow_ends_everything_once(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     p->stop_imm = p->stop_sent = true;
     uint32_t n = 0;
@@ -349,7 +349,7 @@ static void wrong_operations_are_refused(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false}, wide = {0, 32, false}, odd = {0, 3, false};
+    uf_order_ctx ctx = {.window = 8}, wide = {.window = 32}, odd = {.window = 3};
     uf_order_lane *lane = pair_lane(p, &ctx), *none;
     uf_order_op op = pair_signal(1);
     op.kind = 9;
@@ -375,7 +375,7 @@ static void stuck_cursor_is_reported(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op first = pair_signal(1000), split = pair_put_signal(3 * 4096, 1);
     uint32_t flow;
@@ -402,7 +402,7 @@ static void shared_counter_tells_how_many_not_which(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {0, 8, false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op a = pair_put_signal(64, 1), b = pair_put_signal(64, 1);
     assert_int_equal(uf_order_submit(p->side[0].order, lane, &a), UF_OK);

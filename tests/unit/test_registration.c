@@ -16,7 +16,7 @@
 
 /* ---- a registrar that pins nothing but remembers: what was in the first byte of each page at registration is the "pinned page" */
 
-struct uf_mr {
+struct uf_engine_mr {
     unsigned char *start;
     size_t bytes;
     uint64_t number;
@@ -29,7 +29,7 @@ typedef struct registrar {
 
 static size_t page;
 
-static int fake_register(void *arg, void *ptr, size_t bytes, struct uf_mr **mr)
+static int fake_register(void *arg, void *ptr, size_t bytes, struct uf_engine_mr **mr)
 {
     registrar *r = arg;
     if (atomic_load(&r->fail_next) > 0) {
@@ -41,13 +41,13 @@ static int fake_register(void *arg, void *ptr, size_t bytes, struct uf_mr **mr)
     uintptr_t from = (uintptr_t)ptr & ~(page - 1), to = ((uintptr_t)ptr + bytes + page - 1) & ~(page - 1);
     if ((to - from) / page > sizeof(vec) || mincore((void *)from, to - from, vec) != 0)
         return uf_fail(UF_EFABRIC, "not mapped");
-    struct uf_mr *made = malloc(sizeof(*made));
-    *made = (struct uf_mr){.start = ptr, .bytes = bytes, .number = atomic_fetch_add(&r->made, 1)};
+    struct uf_engine_mr *made = malloc(sizeof(*made));
+    *made = (struct uf_engine_mr){.start = ptr, .bytes = bytes, .number = atomic_fetch_add(&r->made, 1)};
     *mr = made;
     return UF_OK;
 }
 
-static void fake_close(void *arg, struct uf_mr *mr)
+static void fake_close(void *arg, struct uf_engine_mr *mr)
 {
     registrar *r = arg;
     atomic_fetch_add(&r->closed, 1);
@@ -74,7 +74,7 @@ static uint64_t use(uf_registry *registry, const void *ptr, size_t bytes)
 {
     uf_registration *got;
     assert_int_equal(uf_registry_get(registry, ptr, bytes, &got), UF_OK);
-    struct uf_mr *mr = uf_registration_mr(got);
+    struct uf_engine_mr *mr = uf_registration_mr(got);
     assert_true(mr->start <= (const unsigned char *)ptr && mr->start + mr->bytes >= (const unsigned char *)ptr + bytes);
     uint64_t number = mr->number;
     uf_registry_put(registry, got);
@@ -190,7 +190,7 @@ typedef struct stress {
 enum { ARENA_PAGES = 4, STRESS_ROUNDS = 400, STRESS_THREADS = 4 };
 
 /* As fake_register, but notes the ticket written in the page: what a NIC would have pinned. */
-static int pin_register(void *arg, void *ptr, size_t bytes, struct uf_mr **mr)
+static int pin_register(void *arg, void *ptr, size_t bytes, struct uf_engine_mr **mr)
 {
     int rc = fake_register(arg, ptr, bytes, mr);
     if (rc == UF_OK)
@@ -399,6 +399,21 @@ static void watched_memory_works_as_ever(void **state)
     munmap(p, 4 * page); /* and after the registry is gone */
 }
 
+/* Operations that a failed world never ends hold what they use until then. */
+static void what_is_still_held_ends_with_the_registry(void **state)
+{
+    (void)state;
+    for (uint32_t kept = 0; kept <= 8; kept += 8) {
+        registrar r;
+        uf_registry *registry = make_registry(&r, kept);
+        static unsigned char buffers[3][8192];
+        uf_registration *e;
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(uf_registry_get(registry, buffers[i], sizeof buffers[i], &e), UF_OK);
+        end_registry(registry, &r);
+    }
+}
+
 static void wrong_ranges_are_refused(void **state)
 {
     (void)state;
@@ -428,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_full_registrar_gets_room_from_what_is_kept),
         cmocka_unit_test(memory_that_cannot_be_watched_is_registered_each_time),
         cmocka_unit_test(watched_memory_works_as_ever),
+        cmocka_unit_test(what_is_still_held_ends_with_the_registry),
         cmocka_unit_test(wrong_ranges_are_refused),
     };
     return cmocka_run_group_tests_name("registration", tests, NULL, NULL);

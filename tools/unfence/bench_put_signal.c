@@ -521,7 +521,7 @@ static uint64_t area_bytes(const bench_options *options)
 static int open_area(bench_pe *b, bench_area *area)
 {
     uint64_t bytes = area_bytes(b->options);
-    const char *provider = bench_ofi_provider(b->fabric);
+    uf_path_info path = {.size = sizeof path};
     uf_ctx_options ordered = {.size = sizeof ordered, .flags = UF_ORDERED};
     if (bench_world_open(b, 2 * bytes + (8u << 20)) != 0)
         return -1;
@@ -534,12 +534,15 @@ static int open_area(bench_pe *b, bench_area *area)
         rc = uf_ctx_create(b->world, &ordered, &area->ordered);
     if (rc != UF_OK)
         return bench_fail_library(b, rc, "setting up the buffers and contexts");
-    if (!provider || b->n_pes != 2)
+    if (!bench_ofi_provider(b->fabric) || b->n_pes != 2)
         return 0;
+    rc = uf_world_path(b->world, 1 - b->pe, &path); /* the floor is of the provider that the library took */
+    if (rc != UF_OK)
+        return bench_fail_library(b, rc, "asking for the path");
     uint64_t largest = 0;
     for (size_t i = 0; i < b->options->sizes.n; i++)
         largest = b->options->sizes.values[i] > largest ? b->options->sizes.values[i] : largest;
-    return bench_floor_ofi_open(b, provider, largest, b->options->window, &area->ofi);
+    return bench_floor_ofi_open(b, path.provider, largest, b->options->window, &area->ofi);
 }
 
 int bench_put_signal_main(bench_pe *b)

@@ -57,18 +57,10 @@ static void warn(info_facts *facts, const char *format, ...)
     va_end(arguments);
 }
 
-static void probe(info_facts *facts, const struct uf_fabric_ops *ops, const char *provider)
+void info_probe(const uf_settings *settings, uint64_t n, const struct uf_fabric_ops *ops, const char *provider, info_provider *p)
 {
-    info_provider *p = &facts->providers[facts->n_providers++];
-    uint64_t n = facts->memory.n_pes;
-    const int64_t *set = facts->settings.number;
-    uf_fabric_params params = {.settings = &facts->settings,
-                               .n_pes = (int)n,
-                               .provider = provider,
-                               .one_host = true,
-                               .tx_depth = (uint32_t)set[UF_SET_QUEUE_DEPTH],
-                               .receives = (uint32_t)((uint64_t)set[UF_SET_MESSAGES] * n),
-                               .remote_cqes = (uint32_t)(((uint64_t)set[UF_SET_CREDITS] + 8) * n)};
+    uf_fabric_params params = {.settings = settings, .n_pes = (int)n, .provider = provider, .one_host = true};
+    uf_engine_fabric_sizes(&params);
     uf_fabric *fabric = NULL;
     memset(p, 0, sizeof *p);
     snprintf(p->fabric, sizeof p->fabric, "%s", ops->name);
@@ -79,7 +71,7 @@ static void probe(info_facts *facts, const struct uf_fabric_ops *ops, const char
     }
     p->usable = true;
     p->caps = fabric->caps;
-    uf_engine_params engine = {.settings = &facts->settings, .n_pes = (int)n, .fabric = fabric};
+    uf_engine_params engine = {.settings = settings, .n_pes = (int)n, .fabric = fabric};
     uf_order_config config;
     if (uf_engine_order_config(&engine, &config) == UF_OK)
         p->order_bytes = uf_order_bytes(&config);
@@ -93,7 +85,8 @@ static void probe_all(info_facts *facts)
     for (const struct uf_fabric_ops *const *ops = uf_fabric_all(); *ops; ops++) {
         for (size_t i = 0; i < sizeof provider_names / sizeof *provider_names; i++) {
             if (facts->n_providers < INFO_PROVIDERS)
-                probe(facts, *ops, provider_names[i]);
+                info_probe(&facts->settings, facts->memory.n_pes, *ops, provider_names[i],
+                           &facts->providers[facts->n_providers++]);
         }
     }
 }
@@ -271,9 +264,12 @@ static void print_all(const info_facts *facts)
 int info_command(int argc, char **argv)
 {
     uint64_t n_pes = 2;
-    bool json = false;
+    bool json = false, topo = false;
+    const char *root = "";
     const tool_option options[] = {
         {"--n-pes", TOOL_NUMBER, &n_pes, "N", "count the memory of a world of N PEs (2)", 1, 65536, NULL},
+        {"--topo", TOOL_FLAG, &topo, NULL, "only NICs, GPUs, where they hang and which belong together", 0, 0, NULL},
+        {"--root", TOOL_TEXT, &root, "DIR", "with --topo: of the host whose /sys and /proc were copied below DIR", 0, 0, NULL},
         {"--json", TOOL_FLAG, &json, NULL, "JSON on standard output", 0, 0, NULL},
     };
     const tool_usage usage = {
@@ -292,6 +288,12 @@ int info_command(int argc, char **argv)
     case TOOL_PARSED:
         break;
     }
+    if (topo)
+        return info_topo(root, json);
+    if (*root) {
+        fprintf(stderr, "unfence info: --root goes with --topo\n");
+        return TOOL_EXIT_USAGE;
+    }
     info_facts *facts = calloc(1, sizeof *facts);
     if (!facts) {
         fprintf(stderr, "unfence info: no memory\n");
@@ -303,7 +305,7 @@ int info_command(int argc, char **argv)
         fprintf(stderr, "unfence info: %s\n", uf_error_message());
         rc = TOOL_EXIT_FAILED;
     } else {
-        host_read(&facts->host);
+        host_read("", &facts->host);
         probe_all(facts);
         count_memory(facts);
         find_trouble(facts);

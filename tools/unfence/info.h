@@ -41,6 +41,10 @@ typedef struct info_build {
 } info_build;
 info_build info_build_facts(void);
 
+/* Opens a fabric with one provider as a world of n PEs would, and closes it. */
+void info_probe(const uf_settings *settings, uint64_t n, const struct uf_fabric_ops *ops, const char *provider, info_provider *p);
+/* `unfence info --topo` (info_topo.c), below `root`. TOOL_EXIT_*. */
+int info_topo(const char *root, bool json);
 /* 0, or -1 if writing failed. */
 int info_print_json(const info_facts *facts);
 

@@ -1,5 +1,6 @@
 /* main.c - the command `unfence`: one table of commands, and the nearest name for a typing error. */
 #include "bench.h"
+#include "doctor.h"
 #include "info.h"
 #include "options.h"
 #include "run.h"
@@ -18,6 +19,7 @@ typedef struct command {
 static const command commands[] = {
     {"run", "start the PEs of a program on this host", run_command},
     {"info", "what is in this host, and what Unfence would use of it", info_command},
+    {"doctor", "what each way to a peer needs, and what of it is missing here", doctor_command},
     {"bench", "measure latency, throughput and work requests", bench_command},
     {"version", "the version of the command and its library", version_command},
     {"help", "this page, or that of a command", help_command},

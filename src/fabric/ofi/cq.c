@@ -24,7 +24,7 @@ void uf_ofi_receive(uf_ofi *ofi, uf_ofi_rail *rail, uf_ofi_slot *slot)
 }
 
 /* Only what was set aside before this call: a receive that is refused again goes back to the list. */
-static void receive_again(uf_ofi *ofi, uf_ofi_rail *rail)
+static void __attribute__((noinline)) receive_again(uf_ofi *ofi, uf_ofi_rail *rail)
 {
     uf_ofi_slot *slot = rail->unposted;
     rail->unposted = NULL;
@@ -163,25 +163,12 @@ static int take_error(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqe)
              cut      ? fi_strerror(entry.err)
              : detail ? detail
                       : "no detail");
-    if (rail->owed && rail->owed->peer == slot->peer) {
-        uf_ofi_slot_give(rail, rail->owed);
-        rail->owed = NULL;
-    }
     take_sent(rail, slot, cqe);
     cqe->status = uf_ofi_code(entry.err);
     return 1;
 }
 
 /* ---------------------------------------------------------------- poll */
-
-/* What could not go earlier: receives and the second half of a divided write. */
-static void __attribute__((noinline)) catch_up(uf_ofi *ofi, uf_ofi_rail *rail)
-{
-    if (rail->unposted)
-        receive_again(ofi, rail);
-    if (rail->owed)
-        uf_ofi_pay(rail);
-}
 
 static int __attribute__((noinline, cold)) poll_failed(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqes, ssize_t rc)
 {
@@ -199,8 +186,8 @@ static int poll_rail(uf_ofi *ofi, uf_ofi_rail *rail, uf_cqe *cqes, int max)
     size_t wanted = max < UF_OFI_BATCH ? (size_t)max : UF_OFI_BATCH;
     bool named = ofi->source == UF_OFI_SOURCE_CQE;
     ssize_t got = named ? fi_cq_readfrom(rail->cq, entries, wanted, from) : fi_cq_read(rail->cq, entries, wanted);
-    if (unlikely(rail->unposted || rail->owed))
-        catch_up(ofi, rail);
+    if (unlikely(rail->unposted != NULL))
+        receive_again(ofi, rail);
     if (got <= 0)
         return got == -FI_EAGAIN || got == 0 ? 0 : poll_failed(ofi, rail, cqes, got);
     int n = 0;
@@ -235,7 +222,7 @@ int uf_ofi_wait_fd(uf_fabric *f)
 int uf_ofi_arm(uf_fabric *f)
 {
     uf_ofi *ofi = (uf_ofi *)f;
-    if (ofi->wait_fd < 0 || ofi->rails[0].unposted || ofi->rails[0].owed)
+    if (ofi->wait_fd < 0 || ofi->rails[0].unposted)
         return UF_EAGAIN;
     struct fid *fids[] = {&ofi->rails[0].cq->fid};
     return fi_trywait(ofi->rails[0].fabric, fids, 1) == 0 ? UF_OK : UF_EAGAIN;

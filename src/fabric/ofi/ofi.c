@@ -1,14 +1,13 @@
-/* ofi.c - opens and closes the libfabric fabric: asks for the providers, builds the rails, states what they can do.
+/* ofi.c - opens and closes the libfabric fabric: builds the rails of what offers.c chose, states what they can do.
  *
  * Everything that may fail for a reason outside (no such provider, a full /dev/shm, too few descriptors) fails here, before the
  * first WR, with the reason and what would help. Nothing is set in the user's environment: no provider's default is known to do harm that
  * an attribute could not avert. Called by the engine's thread, one call at a time. */
 #include "fabric/ofi/ofi.h"
 #include "base/log.h"
+#include "topo/topo.h"
 #include <dirent.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,10 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define SHM_DIRECTORY "/dev/shm"
-
 enum {
-    CANDIDATES_MAX = 8,
     STRING_ADDRESS_BYTES = 64, /* of FI_ADDR_STR: the same on all PEs, though pids differ in length */
     DEFAULT_DEPTH = 256,
     /* tcp and shm moved 3 GiB in one WR rightly, but shm copies a WR within one poll: this bounds how long. It is EFA's limit too. */
@@ -64,7 +60,8 @@ static void limit_behind(int error, char *text, size_t bytes)
         snprintf(text, bytes, "; %llu bytes of memory may be locked (raise it if the device pins memory: ulimit -l unlimited)",
                  (unsigned long long)limit.rlim_cur);
     else if (error == ENOSPC)
-        snprintf(text, bytes, "; %s has %llu bytes free", SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
+        snprintf(text, bytes, "; %s has %llu bytes free", UF_OFI_SHM_DIRECTORY,
+                 (unsigned long long)uf_ofi_shm_free(UF_OFI_SHM_DIRECTORY));
 }
 
 int uf_ofi_fail(int code, int rc, const char *format, ...)
@@ -78,168 +75,7 @@ int uf_ofi_fail(int code, int rc, const char *format, ...)
     return uf_fail(code, "%s: %s%s", what, fi_strerror(-rc), limit);
 }
 
-/* ---------------------------------------------------------------- asking */
-
-/* The newest interface that headers and library both know; 1.17 at least. */
-static uint32_t api_version(void)
-{
-    uint32_t built = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), running = fi_version();
-    return running < built ? running : built;
-}
-
-static struct fi_info *make_hints(const char *provider, uint64_t level, uint64_t more_modes)
-{
-    struct fi_info *hints = fi_allocinfo();
-    if (!hints)
-        return NULL;
-    bool efa = provider && strncasecmp(provider, "efa", 3) == 0;
-    hints->caps = FI_MSG | FI_RMA | (efa ? FI_SOURCE : 0);
-    hints->mode = FI_CONTEXT | FI_CONTEXT2 | more_modes;
-    hints->ep_attr->type = FI_EP_RDM;
-    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-    hints->domain_attr->threading = FI_THREAD_DOMAIN;
-    /* No thread of the provider's: it would take a core, and in 1.17 net's crashed beside FI_THREAD_DOMAIN. */
-    hints->domain_attr->data_progress = hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
-    hints->domain_attr->av_type = FI_AV_TABLE;
-    hints->tx_attr->op_flags = level;
-    /* shm would otherwise copy writes into the peer's memory within post, and report those that fail without their context. */
-    if (provider && strcmp(provider, "shm") == 0)
-        hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_RMA_WAW;
-    if (provider && !(hints->fabric_attr->prov_name = strdup(provider))) {
-        fi_freeinfo(hints);
-        return NULL;
-    }
-    return hints;
-}
-
-static int get_info(const char *provider, uint64_t level, uint64_t more_modes, struct fi_info **list)
-{
-    struct fi_info *hints = make_hints(provider, level, more_modes);
-    if (!hints)
-        return -FI_ENOMEM;
-    *list = NULL;
-    int rc = fi_getinfo(api_version(), NULL, NULL, 0, hints, list);
-    fi_freeinfo(hints);
-    return rc;
-}
-
-/* What one provider offers. EFA without unsolicited receives takes a receive for each immediate (FI_RX_CQ_DATA). */
-static int offers_of(const char *provider, struct fi_info **list)
-{
-    int rc = get_info(provider, 0, 0, list);
-    if (rc && strncasecmp(provider, "efa", 3) == 0)
-        rc = get_info(provider, 0, FI_RX_CQ_DATA, list);
-    return rc;
-}
-
-/* The names of all providers here that could serve, for the error of one that cannot. */
-static void list_available(char *text, size_t bytes)
-{
-    struct fi_info *list = NULL;
-    text[0] = 0;
-    if (get_info(NULL, 0, 0, &list))
-        snprintf(text, bytes, "none");
-    for (const struct fi_info *i = list; i; i = i->next) {
-        const char *name = i->fabric_attr->prov_name;
-        bool known = false;
-        for (const struct fi_info *j = list; j != i && !known; j = j->next)
-            known = strcmp(j->fabric_attr->prov_name, name) == 0;
-        size_t used = strlen(text);
-        if (!known && used + strlen(name) + 3 < bytes)
-            snprintf(text + used, bytes - used, "%s%s", used ? ", " : "", name);
-    }
-    fi_freeinfo(list);
-}
-
-/* Our address on the way to the rendezvous "host:port": what a datagram to it would carry. False if that is not known. */
-static bool route_to(const char *root, struct sockaddr_storage *ours)
-{
-    char host[256];
-    const char *colon = strrchr(root, ':');
-    if (!colon || colon == root || (size_t)(colon - root) >= sizeof host)
-        return false;
-    size_t length = (size_t)(colon - root), skip = root[0] == '[' && root[length - 1] == ']';
-    memcpy(host, root + skip, length - 2 * skip);
-    host[length - 2 * skip] = 0;
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    if (getaddrinfo(host, colon + 1, &hints, &found))
-        return false;
-    bool known = false;
-    for (const struct addrinfo *a = found; a && !known; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        socklen_t bytes = sizeof *ours;
-        known = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)ours, &bytes) == 0;
-        if (fd >= 0)
-            close(fd);
-    }
-    freeaddrinfo(found);
-    return known;
-}
-
-/* ---------------------------------------------------------------- choosing */
-
-typedef struct choice {
-    struct fi_info *list; /* owns what chosen points into */
-    const struct fi_info *chosen[UF_OFI_RAILS_MAX];
-    int n;
-    const char *provider;
-} choice;
-
-static int refuse(const uf_fabric_params *params, const char *why)
-{
-    char available[256];
-    list_available(available, sizeof available);
-    return uf_fail(UF_EUNSUPPORTED,
-                   "PE %d: libfabric %u.%u has no endpoint of %s%s for this job%s; available here: %s; choose with "
-                   "UNFENCE_FABRIC=ofi:PROVIDER",
-                   params->pe, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), params->provider[0] ? "provider " : "any provider",
-                   params->provider, why, available);
-}
-
-/* Why none of the offers served, if that can be told. */
-static void why_none(const uf_fabric_params *params, bool saw_shm, char *why, size_t bytes)
-{
-    const char *interface = params->settings->text[UF_SET_INTERFACE];
-    why[0] = 0;
-    if (saw_shm)
-        snprintf(why, bytes, " (shm refuses if %s has not 16 MiB for each core free: %llu bytes are; enlarge it or use tcp)",
-                 SHM_DIRECTORY, (unsigned long long)uf_ofi_shm_free(SHM_DIRECTORY));
-    else if (interface[0])
-        snprintf(why, bytes, " (UNFENCE_INTERFACE=%s names no interface or address that it can use)", interface);
-    else if (!params->one_host)
-        snprintf(why, bytes, " (PEs are on several hosts: loopback does not serve)");
-}
-
-static int choose(const uf_fabric_params *params, choice *c)
-{
-    const char *names[CANDIDATES_MAX];
-    struct sockaddr_storage ours;
-    uf_ofi_wish wish = {
-        .one_host = params->one_host,
-        .efa_direct = strcasecmp(params->provider, "efa-direct") == 0,
-        .efa_plain = strcasecmp(params->provider, "efa") == 0,
-        .interface = params->settings->text[UF_SET_INTERFACE],
-    };
-    if (!params->one_host && route_to(params->settings->text[UF_SET_ROOT], &ours))
-        wish.route = (const struct sockaddr *)&ours;
-    if (strcasecmp(params->provider, "shm") == 0 && !params->one_host)
-        return refuse(params, " (shm reaches PEs of the same host only, and some are elsewhere)");
-    int n = uf_ofi_candidates(params->provider, params->one_host, names, CANDIDATES_MAX);
-    bool shm_failed = false;
-    for (int i = 0; i < n; i++) {
-        int rc = offers_of(names[i], &c->list);
-        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, UF_OFI_RAILS_MAX);
-        c->provider = names[i];
-        if (c->n)
-            return UF_OK;
-        fi_freeinfo(c->list);
-        c->list = NULL;
-        shm_failed |= strcasecmp(names[i], "shm") == 0;
-    }
-    char why[512];
-    why_none(params, shm_failed, why, sizeof why);
-    return refuse(params, why);
-}
+/* ---------------------------------------------------------------- building */
 
 /* A connection to each PE is a descriptor; running out of them later would be a silent wait. */
 static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info)
@@ -266,14 +102,33 @@ static int check_descriptors(const uf_fabric_params *params, const struct fi_inf
                    params->pe, info->fabric_attr->prov_name, needed, params->n_pes, used, (unsigned long long)limit.rlim_cur);
 }
 
-/* ---------------------------------------------------------------- building */
-
 static uint32_t least(size_t a, size_t b)
 {
     return (uint32_t)(a < b ? a : b);
 }
 
-static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
+/* As the system calls the device, where the provider says it: of efa and verbs their verbs device, of tcp the interface. */
+static const char *device_name(const struct fi_info *info)
+{
+    if (info->nic && info->nic->device_attr && info->nic->device_attr->name)
+        return info->nic->device_attr->name;
+    return info->domain_attr && info->domain_attr->name ? info->domain_attr->name : "";
+}
+
+/* Bytes a second of the NIC, 0 if nobody tells: the user's word goes first, then the provider's, then what the system says of the device. */
+static uint64_t rate_of(const struct fi_info *info, const char *device, const uf_settings *settings)
+{
+    uint64_t set = (uint64_t)settings->number[UF_SET_NIC_RATE];
+    uint64_t said = info->nic && info->nic->link_attr ? info->nic->link_attr->speed / 8 : 0;
+    uf_topo_nic nic;
+    if (said && !set)
+        return said;
+    if (uf_topo_read_nic("", device, set, &nic) && uf_topo_rate_known(nic.rate))
+        return nic.rate.mbps * (1000000 / 8);
+    return said;
+}
+
+static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const uf_ofi_choice *c, const uf_ofi_tuning *tuning)
 {
     const struct fi_info *info = c->chosen[0];
     uf_fabric_caps *caps = &ofi->base.caps;
@@ -283,14 +138,17 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
                                        : uf_ofi_choose_source(info);
     ofi->data_prefix = ofi->source == UF_OFI_SOURCE_DATA ? (uint64_t)params->pe << 32 : 0;
     ofi->wire_bytes = ofi->source == UF_OFI_SOURCE_CQE ? UF_MESSAGE_BYTES : sizeof(uf_ofi_wire);
-    ofi->inject_send = tuning->no_inject ? 0 : uf_ofi_inject_send_size(info);
+    ofi->inject_send = tuning->no_inject ? 0 : info->tx_attr->inject_size;
     ofi->inject_write = tuning->no_inject ? 0 : uf_ofi_inject_write_size(info);
-
-    ofi->whole_imm = uf_ofi_whole_imm_size(info);
 
     snprintf(caps->fabric, sizeof caps->fabric, "ofi");
     snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
     uf_ofi_describe(info, caps->detail, sizeof caps->detail);
+    if (params->provider[0] && strcasecmp(params->provider, c->provider) && strcasecmp(params->provider, "efa-direct")) {
+        size_t used = strlen(caps->detail);
+        snprintf(caps->detail + used, sizeof caps->detail - used, ", as %s has no RDM endpoint in libfabric %u.%u",
+                 params->provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+    }
     caps->n_rails = ofi->n_rails;
     caps->imm_bits = ofi->source == UF_OFI_SOURCE_HEADER ? 0 : 32;
     caps->imm_placed = uf_ofi_default_level_placed(info);
@@ -302,20 +160,10 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const c
     caps->inline_bytes = least(ofi->inject_write > UF_MESSAGE_BYTES ? ofi->inject_write : UF_MESSAGE_BYTES, UINT32_MAX);
     caps->tx_depth = least(params->tx_depth ? params->tx_depth : DEFAULT_DEPTH, info->tx_attr->size);
     uint32_t receives = params->receives + (ofi->solicited ? params->remote_cqes : 0);
-    caps->max_receives = least(receives ? receives : DEFAULT_DEPTH, info->rx_attr->size);
+    caps->max_receives = receives ? receives : DEFAULT_DEPTH; /* at most: post_receives */
     caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
-    if (info->nic && info->nic->link_attr)
-        caps->rate_bytes = info->nic->link_attr->speed / 8;
-}
-
-/* Whether the provider can tell that bytes are placed: it offers endpoints whose default is that. */
-static void ask_placed(uf_ofi *ofi, const char *provider)
-{
-    struct fi_info *list = NULL;
-    if (get_info(provider, FI_DELIVERY_COMPLETE, FI_RX_CQ_DATA, &list) == 0)
-        ofi->placed_flags = FI_DELIVERY_COMPLETE;
-    fi_freeinfo(list);
-    ofi->base.caps.write_placed = ofi->placed_flags != 0 || ofi->base.caps.imm_placed;
+    snprintf(caps->device, sizeof caps->device, "%s", device_name(info));
+    caps->rate_bytes = rate_of(info, caps->device, params->settings);
 }
 
 /* A device may have fewer entries than wished for: halves the share of remote completions until it accepts. */
@@ -408,13 +256,28 @@ static int build_endpoint(uf_ofi *ofi, uf_ofi_rail *rail, bool wait, const char 
     return rc;
 }
 
-static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, bool wait)
+/* How many an endpoint holds is found by posting them: rx_attr->size says 256 for net (1.17), which takes as many as it is given, and with 256 a
+ * job could have 42 PEs. */
+static void post_receives(uf_ofi *ofi, uf_ofi_rail *rail)
+{
+    uf_fabric_caps *caps = &ofi->base.caps;
+    uint32_t held = 0;
+    for (uint32_t i = caps->tx_depth; i < rail->n_slots && !rail->unposted; i++, held++) {
+        rail->slots[i].kind = UF_OFI_SLOT_RECEIVE;
+        uf_ofi_receive(ofi, rail, &rail->slots[i]);
+    }
+    if (rail->unposted) {
+        rail->unposted = NULL;
+        held--;
+    }
+    caps->max_receives = held < caps->max_receives ? held : caps->max_receives;
+}
+
+static int build_rail(uf_ofi *ofi, uint32_t index, struct fi_info *info, bool wait)
 {
     uf_ofi_rail *rail = &ofi->rails[index];
     rail->index = (uint16_t)index;
-    rail->info = fi_dupinfo(info);
-    if (!rail->info)
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for a rail", ofi->pe);
+    rail->info = info;
     const char *step = "";
     int rc = build_endpoint(ofi, rail, wait, &step);
     if (rc)
@@ -423,10 +286,7 @@ static int build_rail(uf_ofi *ofi, uint32_t index, const struct fi_info *info, b
     rc = make_slots(ofi, index);
     if (rc)
         return rc;
-    for (uint32_t i = ofi->base.caps.tx_depth; i < rail->n_slots; i++) {
-        rail->slots[i].kind = UF_OFI_SLOT_RECEIVE;
-        uf_ofi_receive(ofi, rail, &rail->slots[i]);
-    }
+    post_receives(ofi, rail);
     return UF_OK;
 }
 
@@ -443,7 +303,7 @@ static int measure_address(uf_ofi *ofi)
     if (strcmp(ofi->base.caps.provider, "shm"))
         return UF_OK;
     snprintf(ofi->base.caps.detail, sizeof ofi->base.caps.detail, "%s", name);
-    return uf_ofi_shm_reserve(SHM_DIRECTORY, name);
+    return uf_ofi_shm_reserve(UF_OFI_SHM_DIRECTORY, name);
 }
 
 /* ---------------------------------------------------------------- open, close, addresses */
@@ -464,7 +324,6 @@ static void close_rail(uf_ofi_rail *rail)
         fi_close(&rail->domain->fid);
     if (rail->fabric)
         fi_close(&rail->fabric->fid);
-    fi_freeinfo(rail->info);
     free(rail->slots);
     free(rail->address_of);
     free(rail->pe_of);
@@ -478,6 +337,7 @@ static void ofi_close(uf_fabric *f)
         uf_ofi_mr_close(f, ofi->mrs);
     for (uint32_t i = 0; i < ofi->n_rails; i++)
         close_rail(&ofi->rails[i]);
+    fi_freeinfo(ofi->offers);
     free(ofi);
 }
 
@@ -487,10 +347,11 @@ static int cores_here(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, const uf_ofi_tuning *tuning)
+static int build(uf_ofi *ofi, const uf_fabric_params *params, const uf_ofi_choice *c, const uf_ofi_tuning *tuning)
 {
     read_attributes(ofi, params, c, tuning);
-    ask_placed(ofi, c->provider);
+    ofi->placed_flags = uf_ofi_offers_placed(c->provider) ? FI_DELIVERY_COMPLETE : 0;
+    ofi->base.caps.write_placed = ofi->placed_flags != 0 || ofi->base.caps.imm_placed;
     int rc = check_descriptors(params, c->chosen[0]);
     bool wait = ofi->n_rails == 1 &&
                 (tuning->wait_fd || uf_ofi_wants_wait_fd(c->chosen[0], params->one_host, params->n_pes, cores_here()));
@@ -499,16 +360,26 @@ static int build(uf_ofi *ofi, const uf_fabric_params *params, const choice *c, c
     return rc ? rc : measure_address(ofi);
 }
 
+static void warn_of_faults(const uf_ofi *ofi, const struct fi_info *info)
+{
+    if (uf_ofi_cuts_down_survivors(info))
+        uf_log(UF_LOG_WARN, ofi->pe,
+               "provider %s may end this process with a signal when a peer dies (seen in libfabric 1.17); UNFENCE_FABRIC=ofi:tcp "
+               "takes "
+               "one without that fault where there is one",
+               ofi->base.caps.provider);
+}
+
 int uf_ofi_open_tuned(const uf_fabric_params *params, const uf_ofi_tuning *tuning, uf_fabric **out)
 {
     if (fi_version() < FI_VERSION(1, 17))
         return uf_fail(UF_EUNSUPPORTED, "PE %d: libfabric %u.%u is older than 1.17, the oldest that serves", params->pe,
                        FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
-    int swept = uf_ofi_shm_sweep(SHM_DIRECTORY);
+    int swept = uf_ofi_shm_sweep(UF_OFI_SHM_DIRECTORY);
     if (swept)
-        uf_log(UF_LOG_INFO, params->pe, "removed %d files that dead processes had left in %s", swept, SHM_DIRECTORY);
-    choice c = {0};
-    int rc = choose(params, &c);
+        uf_log(UF_LOG_INFO, params->pe, "removed %d files that dead processes had left in %s", swept, UF_OFI_SHM_DIRECTORY);
+    uf_ofi_choice c = {0};
+    int rc = uf_ofi_choose(params, &c);
     if (rc)
         return rc;
     uint32_t n_rails = tuning->endpoints ? tuning->endpoints : (uint32_t)c.n;
@@ -522,13 +393,15 @@ int uf_ofi_open_tuned(const uf_fabric_params *params, const uf_ofi_tuning *tunin
     ofi->n_pes = (uint32_t)params->n_pes;
     ofi->n_rails = n_rails;
     ofi->wait_fd = -1;
+    ofi->offers = c.list;
     rc = build(ofi, params, &c, tuning);
-    fi_freeinfo(c.list);
-    if (rc)
+    if (rc) {
         ofi_close(&ofi->base);
-    else
-        *out = &ofi->base;
-    return rc;
+        return rc;
+    }
+    warn_of_faults(ofi, c.chosen[0]);
+    *out = &ofi->base;
+    return UF_OK;
 }
 
 static int ofi_open(const uf_fabric_params *params, uf_fabric **out)

@@ -5,7 +5,7 @@
  * too. Receives are slots as well. Nothing is assumed about a provider that fi_info can tell; the few facts that it
  * cannot tell are decided in select.c, each with its reason, and nowhere else.
  *
- * ofi.c opens and closes, select.c chooses (pure), ep.c posts, cq.c polls, mr.c registers, shm.c cares for what the
+ * ofi.c opens and closes, offers.c asks and select.c chooses (pure), ep.c posts, cq.c polls, mr.c registers, shm.c cares for what the
  * shm provider keeps in /dev/shm. */
 #ifndef UF_FABRIC_OFI_OFI_H
 #define UF_FABRIC_OFI_OFI_H
@@ -66,7 +66,7 @@ typedef struct uf_ofi_nowhere {
 
 typedef struct uf_ofi_rail {
     uint16_t index;
-    struct fi_info *info;
+    struct fi_info *info; /* one of uf_ofi.offers */
     struct fid_fabric *fabric;
     struct fid_domain *domain;
     struct fid_av *av;
@@ -79,10 +79,8 @@ typedef struct uf_ofi_rail {
     uint32_t *pe_of;    /* by fi_addr_t (FI_AV_TABLE counts from 0); UF_OFI_SOURCE_CQE only */
     uf_ofi_slot *slots; /* tx_depth for sending, then the receives */
     uint32_t n_slots;
-    uf_ofi_slot *free;     /* of the first tx_depth */
-    uf_ofi_slot *unposted; /* receives that the provider refused with EAGAIN; tried again by poll */
-    uf_ofi_slot *owed;     /* of the second half of a divided write (ep.c) that still has to go; to owed->peer */
-    uint64_t owed_data, owed_at, owed_key;
+    uf_ofi_slot *free;       /* of the first tx_depth */
+    uf_ofi_slot *unposted;   /* receives that the provider refused with EAGAIN; tried again by poll */
     struct fid_mr *slots_mr; /* where local buffers must be registered */
     void *slots_desc;
 } uf_ofi_rail;
@@ -96,11 +94,11 @@ typedef struct uf_ofi {
     uint64_t data_prefix; /* what goes above the immediate into the CQ data */
     size_t inject_write;  /* largest write, and largest message, that the provider copies at once */
     size_t inject_send;
-    size_t whole_imm;      /* largest write with immediate that goes as one operation */
     size_t wire_bytes;     /* of a message: sizeof(uf_ofi_wire) or UF_MESSAGE_BYTES */
     uint64_t placed_flags; /* FI_DELIVERY_COMPLETE where the provider knows it */
     uint64_t next_key;
-    struct uf_mr *mrs; /* all that are registered: close frees what the caller left */
+    struct uf_mr *mrs;      /* all that are registered: close frees what the caller left */
+    struct fi_info *offers; /* what the rails were chosen from */
     uint32_t n_rails;
     uint32_t strays; /* errors and messages that belong to no WR of ours; the first are logged */
     int wait_fd;
@@ -127,6 +125,7 @@ typedef struct uf_ofi_tuning {
 } uf_ofi_tuning;
 
 typedef struct uf_ofi_wish {
+    const char *provider; /* the offer's own name, any case; NULL: any */
     bool one_host;
     bool efa_direct, efa_plain;   /* the user named one of the two EFA fabrics */
     const char *interface;        /* name or address; "": choose */
@@ -136,24 +135,39 @@ typedef struct uf_ofi_wish {
 /* Providers to try for what the user named (any case; "" = the best here), in order, at most `max`; the number written. */
 int uf_ofi_candidates(const char *name, bool one_host, const char **names, int max);
 /* Chooses among fi_getinfo's results, one info per rail: the number, 0 if none is fit. */
-int uf_ofi_select(const struct fi_info *list, const uf_ofi_wish *wish, const struct fi_info **chosen, int max);
+int uf_ofi_select(struct fi_info *list, const uf_ofi_wish *wish, struct fi_info **chosen, int max);
 /* True for names that container systems give to bridges and virtual pairs: they lead to no other host. */
 bool uf_ofi_is_container_interface(const char *name);
 uf_ofi_source uf_ofi_choose_source(const struct fi_info *info);
 /* A TX completion at the endpoint's default level proves that the target's CQ has the immediate. */
 bool uf_ofi_default_level_placed(const struct fi_info *info);
-/* A CQ that can wake a sleeper costs a tcp ping-pong about 1 us a hop (an epoll set to keep, measured on 1.17), so it is asked for only
- * where more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. Never with net, where it costs 2 us and eight PEs on two cores stood nearly still. */
+/* A CQ that can wake a sleeper costs tcp;ofi_rxm about 1 us a hop (an epoll set to keep, measured on 1.17), so it is asked for only where
+ * more PEs than cores share the host: there who sleeps helps the others more than a microsecond does. Never where nobody would sleep. */
 bool uf_ofi_wants_wait_fd(const struct fi_info *info, bool one_host, int n_pes, int cores);
-/* Largest size that may be injected, as a message and as a write. */
-size_t uf_ofi_inject_send_size(const struct fi_info *info);
+/* A peer's death may end this process inside the provider. */
+bool uf_ofi_cuts_down_survivors(const struct fi_info *info);
+/* Largest write that may be injected; for messages that is tx_attr->inject_size. */
 size_t uf_ofi_inject_write_size(const struct fi_info *info);
-/* Largest write with immediate that may be one operation; larger ones are a write, then an empty write with the immediate. */
-size_t uf_ofi_whole_imm_size(const struct fi_info *info);
 /* The printable address of a rail, for people. */
 void uf_ofi_describe(const struct fi_info *info, char *text, size_t bytes);
 
+/* ---------------------------------------------------------------- offers.c: what libfabric has */
+
+typedef struct uf_ofi_choice {
+    struct fi_info *list; /* owns what chosen points into; the caller frees it */
+    struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    int n;
+    const char *provider; /* the name under which it was found */
+} uf_ofi_choice;
+
+/* UF_EUNSUPPORTED with the reason and what is here instead. */
+int uf_ofi_choose(const uf_fabric_params *params, uf_ofi_choice *c);
+/* Whether the provider can tell that bytes are placed: it offers endpoints whose default is that. */
+bool uf_ofi_offers_placed(const char *provider);
+
 /* ---------------------------------------------------------------- the rest */
+
+#define UF_OFI_SHM_DIRECTORY "/dev/shm"
 
 extern const struct uf_fabric_ops uf_fabric_ofi;
 
@@ -165,8 +179,6 @@ int uf_ofi_code(int error);
 
 int uf_ofi_post(uf_fabric *f, const uf_wr *wr);
 int uf_ofi_poll(uf_fabric *f, uf_cqe *cqes, int max);
-/* Sends the immediate that a divided write still owes: UF_OK if it went. */
-int uf_ofi_pay(uf_ofi_rail *rail);
 /* Posts a receive, or puts it aside until the next poll. */
 void uf_ofi_receive(uf_ofi *ofi, uf_ofi_rail *rail, uf_ofi_slot *slot);
 int uf_ofi_wait_fd(uf_fabric *f);

@@ -11,16 +11,19 @@
 
 /* ---------------------------------------------------------------- providers */
 
-/* Utility providers that turn a core provider's connections or datagrams into the RDM endpoints we need. tcp is RDM by itself from
- * libfabric 1.18 on. In 1.17 that code is called net and has to be named: it is faster than tcp;ofi_rxm (8 KiB signalled writes at twice the
- * rate) and has none of its trouble with connections that end (below), but it was young there and leaks a little at each close. */
+/* What a name that users type stands for, best first; a provider is taken only under the very name that is tried, since libfabric answers to
+ * "tcp" with tcp;ofi_rxm as well. Utility providers turn a core provider's connections or datagrams into the RDM endpoints we need.
+ *
+ * tcp is RDM by itself from libfabric 1.18 on; in 1.17 that code is called net. tcp;ofi_rxm comes last, for libraries that were built without
+ * both: in 1.17 it ends a process with a signal when a peer dies (cuts_down_survivors, below), which net does not. */
 static const struct {
     const char *name;
-    const char *tried[2];
+    const char *tried[3];
 } layered[] = {
-    {"tcp", {"tcp", "tcp;ofi_rxm"}}, {"verbs", {"verbs;ofi_rxm", "verbs"}},
-    {"net", {"net", "net;ofi_rxm"}}, {"udp", {"udp;ofi_rxd", "udp"}},
-    {"efa", {"efa", NULL}},          {"efa-direct", {"efa", NULL}}, /* a fabric of provider efa */
+    {"tcp", {"tcp", "net", "tcp;ofi_rxm"}},
+    {"verbs", {"verbs;ofi_rxm", "verbs", NULL}},
+    {"udp", {"udp;ofi_rxd", "udp", NULL}},
+    {"efa-direct", {"efa", NULL, NULL}}, /* a fabric of provider efa */
 };
 
 static int add_layers(const char *name, const char **names, int n, int max)
@@ -28,9 +31,8 @@ static int add_layers(const char *name, const char **names, int n, int max)
     for (size_t i = 0; i < sizeof layered / sizeof layered[0]; i++) {
         if (strcasecmp(name, layered[i].name))
             continue;
-        for (int j = 0; j < 2 && n < max; j++)
-            if (layered[i].tried[j])
-                names[n++] = layered[i].tried[j];
+        for (int j = 0; j < 3 && layered[i].tried[j] && n < max; j++)
+            names[n++] = layered[i].tried[j];
         return n;
     }
     if (n < max)
@@ -156,6 +158,8 @@ static int rate(const struct fi_info *info, const uf_ofi_wish *wish)
     const uint64_t needed = FI_MSG | FI_RMA;
     if (!info->ep_attr || info->ep_attr->type != FI_EP_RDM || (info->caps & needed) != needed)
         return UNFIT;
+    if (wish->provider && strcasecmp(info->fabric_attr->prov_name, wish->provider))
+        return UNFIT;
     if (is_efa(info)) {
         bool direct = is_efa_direct(info);
         if ((wish->efa_direct && !direct) || (wish->efa_plain && direct))
@@ -169,11 +173,11 @@ static int rate(const struct fi_info *info, const uf_ofi_wish *wish)
 }
 
 /* Several NICs of one kind are rails: EFA, where a host has up to 32 of equal rank. Elsewhere one. */
-int uf_ofi_select(const struct fi_info *list, const uf_ofi_wish *wish, const struct fi_info **chosen, int max)
+int uf_ofi_select(struct fi_info *list, const uf_ofi_wish *wish, struct fi_info **chosen, int max)
 {
-    const struct fi_info *best = NULL;
+    struct fi_info *best = NULL;
     int top = UNFIT, n = 0;
-    for (const struct fi_info *i = list; i; i = i->next) {
+    for (struct fi_info *i = list; i; i = i->next) {
         int points = rate(i, wish);
         if (points > top) {
             top = points;
@@ -186,7 +190,7 @@ int uf_ofi_select(const struct fi_info *list, const uf_ofi_wish *wish, const str
         chosen[0] = best;
         return 1;
     }
-    for (const struct fi_info *i = list; i && n < max; i = i->next) {
+    for (struct fi_info *i = list; i && n < max; i = i->next) {
         bool known = rate(i, wish) != top;
         for (int j = 0; j < n && !known; j++)
             known = strcmp(domain_name(chosen[j]), domain_name(i)) == 0;
@@ -216,35 +220,30 @@ bool uf_ofi_default_level_placed(const struct fi_info *info)
     return (info->tx_attr->op_flags & (FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE)) || is_efa_direct(info);
 }
 
-/* rxm over tcp follows a NULL context (seen in 1.17) when a connection ends while it holds something without one: an injected operation
- * that still waits in the sender's queue, or a write with CQ data that the target has received in part. The survivor of a killed peer
- * crashes. So nothing is injected there, and nothing with CQ data is large. */
-static bool crashes_on_null_context(const struct fi_info *info)
+/* In 1.17 rxm over tcp follows a NULL context when a connection ends while it holds something without one: an injected operation that waits
+ * to be sent, or a write with CQ data that has come in part. 6 of 50 runs that killed a PE so ended a survivor, with nothing injected and
+ * nothing large too, so there is no way round it. Who names that provider is told, and otherwise gets what any provider gets. */
+bool uf_ofi_cuts_down_survivors(const struct fi_info *info)
 {
     return strcasecmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0;
-}
-
-size_t uf_ofi_inject_send_size(const struct fi_info *info)
-{
-    return crashes_on_null_context(info) ? 0 : info->tx_attr->inject_size;
 }
 
 /* inject_size speaks of messages. It holds for writes as well, but on efa-direct, whose queues have no inline writes unless
  * they were made wide. */
 size_t uf_ofi_inject_write_size(const struct fi_info *info)
 {
-    return is_efa_direct(info) ? 0 : uf_ofi_inject_send_size(info);
+    return is_efa_direct(info) ? 0 : info->tx_attr->inject_size;
 }
 
-/* Where it must not be large, a write with immediate beyond a size that a socket takes at once is divided into a write and an empty write
- * with the immediate: a plain write is dropped cleanly and an empty one cannot be half received. The provider promises the order of
- * the two (FI_ORDER_RMA_WAW is message order: one connection, one stream), and then the completion of the second proves the first. */
-size_t uf_ofi_whole_imm_size(const struct fi_info *info)
+/* The descriptor of net (1.17) stays readable for good once it was, though fi_trywait says that one may sleep: nobody ever does, each poll
+ * costs a read() of it, and eight PEs on two cores take twice as long with it as with naps. The later tcp, which is the same code, starts a
+ * thread for it that contends with ours for every call. */
+static bool never_lets_sleep(const struct fi_info *info)
 {
-    return crashes_on_null_context(info) && (info->tx_attr->msg_order & FI_ORDER_RMA_WAW) ? 16384 : SIZE_MAX;
+    return strcasecmp(info->fabric_attr->prov_name, "net") == 0 || strcasecmp(info->fabric_attr->prov_name, "tcp") == 0;
 }
 
 bool uf_ofi_wants_wait_fd(const struct fi_info *info, bool one_host, int n_pes, int cores)
 {
-    return strcasecmp(info->fabric_attr->prov_name, "net") != 0 && one_host && n_pes > cores;
+    return !never_lets_sleep(info) && one_host && n_pes > cores;
 }

@@ -1,0 +1,168 @@
+/* cq.c - takes completions out of the ring and says whose they are.
+ *
+ * Three kinds may come: of a WR of ours (its slot is in the id), of a peer's message (the receive is in the id), of a peer's
+ * immediate. The sender is found by handle and source queue, which only a connected peer's present queue has. What belongs to nobody
+ * (an earlier queue of this number, a peer's former self, a stranger) is counted and dropped: it has taken nothing of ours but the
+ * receive, which is posted again.
+ *
+ * An error completion concerns one WR, unless it is of the receive queue or of a malformed entry: then the queue pair is in error,
+ * everything in flight is flushed, and once that is taken poll says so. */
+#include "base/log.h"
+#include "fabric/efa/efa.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+enum { STRAYS_LOGGED = 4 };
+
+const char *uf_efa_verb_name(unsigned verb)
+{
+    static const char *const names[] = {"write", "write with immediate", "read", "message", "work request"};
+    return names[verb <= UF_VERB_SEND ? verb : 4];
+}
+
+static void __attribute__((format(printf, 2, 3), cold)) stray(uf_efa *efa, const char *format, ...)
+{
+    char text[256];
+    if (++efa->strays > STRAYS_LOGGED)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    uf_log(UF_LOG_INFO, efa->pe, "%s%s", text, efa->strays == STRAYS_LOGGED ? " (further ones are not logged)" : "");
+}
+
+void uf_efa_rail_receive(uf_efa_rail *rail, uint32_t index)
+{
+    const uf_efa_sge sge = {(uint64_t)(uintptr_t)rail->memory + (uint64_t)index * UF_MESSAGE_BYTES, UF_MESSAGE_BYTES,
+                            rail->memory_lkey};
+    uf_efa_rq_post(&rail->qp.rq, (uint16_t)uf_efa_id(&rail->receive_ids, index), &sge);
+}
+
+static void __attribute__((cold, noinline))
+describe(uf_efa *efa, const uf_efa_rail *rail, const uf_efa_slot *slot, unsigned status)
+{
+    snprintf(efa->error, sizeof efa->error, "PE %d: a %s of %llu bytes to PE %u on rail %u (%s) failed: %s (EFA status %u). %s",
+             efa->pe, uf_efa_verb_name(slot->verb), (unsigned long long)slot->bytes, slot->peer, rail->index,
+             efa->device->nics[rail->index].name, uf_efa_status_name(status), status, uf_efa_status_remedy(status));
+}
+
+static void __attribute__((cold, noinline)) break_rail(uf_efa *efa, uf_efa_rail *rail, unsigned status)
+{
+    if (!efa->cause[0])
+        snprintf(efa->cause, sizeof efa->cause, "PE %d: the queue of rail %u (%s) is in error: %s (EFA status %u). %s", efa->pe,
+                 rail->index, efa->device->nics[rail->index].name, uf_efa_status_name(status), status,
+                 uf_efa_status_remedy(status));
+    rail->broken = true;
+}
+
+/* Each translator returns the number of CQEs it wrote, 0 or 1. */
+static int take_sent(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe *cqe)
+{
+    uint32_t index;
+    if (unlikely(c->qpn != rail->qp.qpn || !uf_efa_id_slot(&rail->ids, c->id, &index))) {
+        stray(efa, "PE %d: a completion of an earlier queue %u on rail %u was dropped", efa->pe, c->qpn, rail->index);
+        return 0;
+    }
+    uf_efa_slot *slot = &rail->slots[index];
+    *cqe = (uf_cqe){.kind = UF_CQE_SENT, .rail = rail->index, .peer = slot->peer, .cookie = slot->cookie};
+    int told = !slot->silent;
+    if (unlikely(c->status)) {
+        describe(efa, rail, slot, c->status);
+        cqe->status = uf_efa_status_code(c->status);
+        told = 1;
+        if (c->status == UF_EFA_QP_ERROR || c->status == UF_EFA_FLUSHED)
+            break_rail(efa, rail, c->status);
+    }
+    uf_efa_sq_complete(&rail->qp.sq, 1);
+    uf_efa_slot_give(rail, (uint16_t)index);
+    return told;
+}
+
+static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe *cqe)
+{
+    uint64_t peer = 0;
+    uint32_t index = 0;
+    bool used_receive = !c->unsolicited, known;
+    bool stale = used_receive && (!uf_efa_id_slot(&rail->receive_ids, c->id, &index) || index >= rail->n_receives);
+    if (unlikely(c->qpn != rail->qp.qpn || stale)) {
+        stray(efa, "PE %d: an arrival for an earlier queue %u on rail %u was dropped", efa->pe, c->qpn, rail->index);
+        return 0;
+    }
+    if (unlikely(c->status)) {
+        break_rail(efa, rail, c->status);
+        return 0;
+    }
+    known = c->ah != UF_EFA_AH_UNKNOWN && uf_map_get(&rail->pe_of, uf_efa_source_key(c->ah, c->source), &peer);
+    *cqe = (uf_cqe){.rail = rail->index, .peer = (uint32_t)peer, .bytes = c->bytes};
+    if (c->has_imm) {
+        cqe->kind = UF_CQE_IMM;
+        cqe->imm = c->imm;
+    } else if (used_receive && c->bytes == UF_MESSAGE_BYTES) {
+        cqe->kind = UF_CQE_MESSAGE;
+        memcpy(cqe->message, rail->memory + (size_t)index * UF_MESSAGE_BYTES, UF_MESSAGE_BYTES);
+    } else {
+        known = false;
+    }
+    if (used_receive) {
+        rail->qp.rq.completed++;
+        uf_efa_rail_receive(rail, index);
+    }
+    if (unlikely(!known))
+        stray(efa, "PE %d: an arrival of %u bytes from queue %u, handle %u on rail %u is of no PE of this world and was dropped",
+              efa->pe, c->bytes, c->source, c->ah, rail->index);
+    return known;
+}
+
+static int poll_rail(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqes, int max)
+{
+    uf_efa_cqe c;
+    uint32_t posted = rail->qp.rq.posted, taken = 0;
+    int n = 0;
+    while (n < max && uf_efa_cq_peek(&rail->cq, rail->cq.consumed + taken, &c)) {
+        taken++;
+        if (c.queue == UF_EFA_QUEUE_SEND)
+            n += take_sent(efa, rail, &c, &cqes[n]);
+        else if (c.queue == UF_EFA_QUEUE_RECV)
+            n += take_received(efa, rail, &c, &cqes[n]);
+        else
+            stray(efa, "PE %d: rail %u reported a completion of queue type %u, which is none", efa->pe, rail->index, c.queue);
+    }
+    if (taken)
+        uf_efa_cq_advance(&rail->cq, taken);
+    if (posted != rail->qp.rq.posted)
+        uf_efa_rq_ring(&rail->qp.rq);
+    return n;
+}
+
+/* Nothing has come for a while: perhaps because the device is gone. */
+static int __attribute__((cold, noinline)) look_at_device(uf_efa *efa)
+{
+    for (uint32_t i = 0; i < efa->n_rails; i++) {
+        if (efa->rails[i].broken)
+            return uf_fail(UF_EFABRIC, "%s", efa->cause);
+        int rc = efa->device->ops->failed(efa->device, i);
+        if (rc) {
+            efa->rails[i].broken = true;
+            snprintf(efa->cause, sizeof efa->cause, "%s", uf_error_message());
+            return rc;
+        }
+    }
+    return 0;
+}
+
+int uf_efa_fabric_poll(uf_fabric *f, uf_cqe *cqes, int max)
+{
+    uf_efa *efa = (uf_efa *)f;
+    int n = 0;
+    if (efa->device->ops->progress)
+        efa->device->ops->progress(efa->device);
+    for (uint32_t i = 0; i < efa->n_rails && n < max; i++)
+        n += poll_rail(efa, &efa->rails[i], cqes + n, max - n);
+    if (unlikely(n == 0 && ++efa->empty_polls % UF_EFA_LOOK_EVERY == 0))
+        return look_at_device(efa);
+    return n;
+}

@@ -1,0 +1,151 @@
+/* core_networks.c - the networks that live inside one process, for threads and fibers: the adversarial one and the EFA device model.
+ *
+ * Each gives the suite's world and two worlds beside it a wire of their own, and after a run says what was wrong with it: rules
+ * broken, traps, completions lost. On the wires beside, tests end worlds by abort, which may drop what flies; there
+ * only what no ending excuses counts. */
+#include "fabric/efa/device_model.h"
+#include "multi/core_runner.h"
+#include "multi/core_suite.h"
+#include "support/shuffle_fabric.h"
+#include "unfence/unfence.h"
+#include <stdio.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- shuffle */
+
+/* One, two or four rails where the profile does not say, and in half of those runs one or two of them break somewhere on the way. */
+static void choose_rails(uint64_t seed, uf_shuffle_knobs *k)
+{
+    static const uint32_t rails[] = {1, 2, 4, 2};
+    uint64_t dice = suite_random_start(&(suite){.place.seed = seed}, 0, 0x7a11);
+    if (k->n_rails == 0)
+        k->n_rails = rails[suite_random_next(&dice, 4)];
+    for (uint32_t i = 0; i < UF_SHUFFLE_BREAKS && i + 1 < k->n_rails; i++) {
+        uint64_t scale = UINT64_C(1) << (8 + suite_random_next(&dice, 11));
+        k->breaks[i].at = suite_random_next(&dice, 2) ? 1 + suite_random_next(&dice, scale) : 0;
+        k->breaks[i].flying = (uint32_t)suite_random_next(&dice, 12);
+        k->breaks[i].pe = (int)suite_random_next(&dice, (uint64_t)k->n_pes);
+        k->breaks[i].rail = (uint32_t)suite_random_next(&dice, k->n_rails);
+    }
+}
+
+static int shuffle_open(const char *profile, uint64_t seed, int n, bool threads, void **wire)
+{
+    uf_shuffle_knobs knobs;
+    (void)threads;
+    int rc = uf_shuffle_profile(profile, seed, n, &knobs);
+    if (rc != UF_OK)
+        return rc;
+    choose_rails(seed, &knobs);
+    return uf_shuffle_create(&knobs, (uf_shuffle_wire **)wire);
+}
+
+static int shuffle_close(void *wire, bool first, bool passed, uint64_t *severed)
+{
+    int faults = 0;
+    char what[256];
+    uf_shuffle_counters counters;
+    uint32_t violations = uf_shuffle_violations(wire, what, sizeof what);
+    uf_shuffle_counters_get(wire, &counters);
+    *severed += counters.severed;
+    if (violations > 0) {
+        fprintf(stderr, "FAILED  the network found %u violations of fabric.h, the first: %s\n", violations, what);
+        faults++;
+    }
+    if (counters.lost > 0 && first && passed) {
+        fprintf(stderr, "FAILED  %llu work requests were completed and then lost\n", (unsigned long long)counters.lost);
+        faults++;
+    }
+    uf_shuffle_destroy(wire);
+    return faults;
+}
+
+static uint64_t shuffle_trace(void *wire)
+{
+    return uf_shuffle_trace(wire);
+}
+
+/* ---------------------------------------------------------------- efa over the model */
+
+static const char *const efa_profiles[] = {"p5en", "chaos", "p5", "p6-b200", "fifo", NULL};
+
+static int efa_open(const char *profile, uint64_t seed, int n, bool threads, void **wire)
+{
+    const uf_efa_model_place_options o = {.profile = profile, .seed = seed, .n_pes = (uint32_t)n, .real_time = threads};
+    return uf_efa_model_place_create(&o, (uf_efa_model_place **)wire);
+}
+
+static int efa_close(void *wire, bool first, bool passed, uint64_t *severed)
+{
+    (void)severed;
+    const uf_model *model = uf_efa_model_place_model(wire);
+    const uf_model_stats *stats = uf_model_get_stats(model);
+    int faults = 0;
+    /* Memory closed under work: what an abort does. */
+    uint64_t excused = first && passed ? 0 : stats->traps[UF_MODEL_TRAP_MR_IN_USE];
+    if (uf_model_traps(model) > excused) {
+        fprintf(stderr, "FAILED  the EFA model trapped %llu times:\n", (unsigned long long)uf_model_traps(model));
+        for (uint32_t i = 0; i < 4 && uf_model_trap(model, i); i++)
+            fprintf(stderr, "        %s\n", uf_model_trap(model, i));
+        faults++;
+    }
+    if (stats->cqes_lost || stats->out_of_memory) {
+        fprintf(stderr, "FAILED  the EFA model lost %llu completions and was out of memory %llu times\n",
+                (unsigned long long)stats->cqes_lost, (unsigned long long)stats->out_of_memory);
+        faults++;
+    }
+    uf_efa_model_place_destroy(wire);
+    return faults;
+}
+
+static int efa_attach(void *wire, uf_fibers *fibers)
+{
+    return uf_fibers_attach(fibers, uf_efa_model_place_next, uf_efa_model_place_run, wire);
+}
+
+static uint64_t efa_trace(void *wire)
+{
+    const uf_model_stats *s = uf_model_get_stats(uf_efa_model_place_model(wire));
+    const uint64_t counts[] = {s->events,    s->doorbells, s->wqes,   s->packets, s->drops,   s->retransmits, s->rnr,
+                               s->acks_lost, s->bytes,     s->splits, s->tx_cqes, s->rx_cqes, s->stalls,      s->duplicates};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        hash = (hash ^ counts[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* ---------------------------------------------------------------- all */
+
+static const runner_network networks[] = {
+    {"shuffle", uf_shuffle_profiles, &uf_shuffle_fabric, 1000, true, shuffle_open, shuffle_close, NULL, shuffle_trace},
+    {"efa", efa_profiles, &uf_fabric_efa, 500, false, efa_open, efa_close, efa_attach, efa_trace},
+};
+
+const runner_network *runner_network_find(const char *fabric, const char **profile)
+{
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
+        size_t length = strlen(networks[i].name);
+        if (strncmp(fabric, networks[i].name, length) || (fabric[length] && fabric[length] != ':'))
+            continue;
+        *profile = fabric[length] ? fabric + length + 1 : NULL;
+        return &networks[i];
+    }
+    return NULL;
+}
+
+int runner_wires_open(const runner_network *network, const char *profile, uint64_t seed, int n, bool threads,
+                      void *wires[RUNNER_WIRES])
+{
+    int rc = UF_OK;
+    for (int i = 0; rc == UF_OK && i < RUNNER_WIRES; i++)
+        rc = network->open(profile, seed * RUNNER_WIRES + (uint64_t)i, n, threads, &wires[i]);
+    return rc;
+}
+
+int runner_wires_close(const runner_network *network, void *wires[RUNNER_WIRES], bool passed, uint64_t *severed)
+{
+    int faults = 0;
+    for (int i = 0; i < RUNNER_WIRES && wires[i]; i++)
+        faults += network->close(wires[i], i == 0, passed, severed);
+    return faults;
+}
