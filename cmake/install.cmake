@@ -16,7 +16,7 @@ install(TARGETS unfence unfence_static EXPORT unfence
 if(TARGET unfence_tool)
   install(TARGETS unfence_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY include/unfence DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/unfence DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/unfence)
 install(EXPORT unfence NAMESPACE unfence:: FILE unfence-targets.cmake DESTINATION ${package_dir})

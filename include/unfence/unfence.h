@@ -14,10 +14,12 @@
  *     for the same offset on the target PE. Other addresses are ordinary memory of this process.
  *   - A PE number counts from 0 in the world; a wrong one is refused with the number and the world's size.
  *   - What blocks has a timeout: an argument in nanoseconds, or UNFENCE_TIMEOUT. UF_FOREVER waits without one.
+ * The codes, flags, comparisons and operations that the functions take and return are in codes.h, which kernels share.
  * Semantics follow OpenSHMEM 1.5 where the names do; docs/ordering.md is the normative text on order. */
 #ifndef UNFENCE_UNFENCE_H
 #define UNFENCE_UNFENCE_H
 
+#include "codes.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,22 +38,6 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------- errors and log */
-
-enum {
-    UF_OK = 0,
-    UF_EINVAL = -1,       /* an argument is wrong; the message names it */
-    UF_ENOMEM = -2,       /* memory, address space or a table is exhausted; the message has needed and available */
-    UF_EAGAIN = -3,       /* would have to wait, and the caller asked not to (UF_NOWAIT, the _test functions) */
-    UF_ETIMEDOUT = -4,    /* the time given ran out; the message says what was awaited and how far it had come */
-    UF_EPEER = -5,        /* a peer died or left; the message names it */
-    UF_EABORTED = -6,     /* uf_world_abort was called on some PE; the message carries its reason */
-    UF_EUNSUPPORTED = -7, /* this build, machine or fabric cannot do it; the message says what would */
-    UF_EFABRIC = -8,      /* the network reported an error */
-    UF_EINTERNAL = -9,    /* an invariant of the library broke; the message tells its story: please report it */
-    UF_ERANGE = -10,      /* a PE number or an address outside of what exists */
-    UF_ESYSTEM = -11,     /* an operating system call failed */
-    UF_EMISMATCH = -12,   /* PEs disagree on something that must be the same (versions, sizes, arguments) */
-};
 
 /* The sentence for the last error returned to the calling thread: PE, peer, operation, cause, remedy. Never NULL; ""
  * if there was none. Valid until the thread's next failing call. */
@@ -78,8 +64,6 @@ typedef struct uf_window uf_window;
 typedef struct uf_group uf_group;
 struct uf_driver;     /* src/engine/driver.h: who gives time and progress; for tests */
 struct uf_fabric_ops; /* src/fabric/fabric.h: a network supplied by the caller; for tests */
-
-#define UF_FOREVER UINT64_MAX
 
 typedef struct uf_world_options {
     size_t size;         /* sizeof(uf_world_options): lets the struct grow. UF_WORLD_OPTIONS sets it. */
@@ -223,19 +207,6 @@ UF_API uf_ctx *uf_ctx_default(uf_world *world);
 
 /* ---------------------------------------------------------------- puts, gets, signals */
 
-enum {
-    UF_WEAK = 0,    /* the signal becomes visible after its own put's bytes: all that OpenSHMEM asks, and the cheapest */
-    UF_STRONG = 1,  /* ... after all earlier puts and signals of this context to that PE */
-    UF_SETTLED = 2, /* ... after the network can no longer write those bytes again (a late duplicate): for receivers that
-                        change received data in place */
-    UF_NOWAIT = 4,  /* return UF_EAGAIN instead of waiting when the queues are full; nothing is lost or half done */
-};
-
-enum {
-    UF_SIGNAL_SET = 0, /* store the value */
-    UF_SIGNAL_ADD = 1, /* add it, modulo 2^64 */
-};
-
 /* The plain names return when `src` may be reused (local completion); the _nbi names return at once, and `src` must stay
  * unchanged until uf_flush or uf_quiet. Data becomes visible on the target in any order until a signal, fence, quiet or
  * barrier orders it. bytes may be 0 (a put then does nothing; a signal is still delivered), above 4 GiB, and of any
@@ -286,8 +257,6 @@ UF_API int uf_flush_test(uf_ctx *ctx);
 
 /* ---------------------------------------------------------------- waits */
 
-enum { UF_EQ = 0, UF_NE = 1, UF_GT = 2, UF_GE = 3, UF_LT = 4, UF_LE = 5 };
-
 /* All compare unsigned 64-bit words of this PE's own memory. When a comparison holds, the data that the signal covers is
  * readable. They make progress for the whole PE while they wait. timeout_ns 0: test once. UF_ETIMEDOUT: the message has
  * the value seen and wanted and, for `_from`, how far the lane from `pe` has come. */
@@ -315,21 +284,6 @@ UF_API uint64_t uf_signal_fetch(const uint64_t *sig);
 UF_API int uf_progress(uf_world *world);
 
 /* ---------------------------------------------------------------- atomics */
-
-typedef enum uf_atomic_op {
-    UF_ATOMIC_SET = 0,
-    UF_ATOMIC_ADD = 1,
-    UF_ATOMIC_AND = 2,
-    UF_ATOMIC_OR = 3,
-    UF_ATOMIC_XOR = 4,
-    UF_ATOMIC_FETCH = 5, /* fetching forms from here on */
-    UF_ATOMIC_FETCH_ADD = 6,
-    UF_ATOMIC_FETCH_AND = 7,
-    UF_ATOMIC_FETCH_OR = 8,
-    UF_ATOMIC_FETCH_XOR = 9,
-    UF_ATOMIC_SWAP = 10,
-    UF_ATOMIC_COMPARE_SWAP = 11, /* stores `operand` if the word equals `compare` */
-} uf_atomic_op;
 
 /* Atomic on the symmetric word `dst` (aligned to its `width`, 4 or 8 bytes) of PE `pe`, with respect to all other atomics
  * and signals on that word. Fetching forms write the old value, zero-extended, to *old (required) and block until it is

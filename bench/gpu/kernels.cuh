@@ -1,0 +1,324 @@
+/* kernels.cuh - what near.cu measures: ping-pongs, streams, barriers, and the receivers that check what arrives.
+ *
+ * The source of each PE is one pattern, different in every word. A message is a piece of it from a place that depends on its number and
+ * on the run, so that no slot of the target receives the same words twice in a row: what is stale, torn or misplaced shows. */
+#ifndef UNFENCE_BENCH_GPU_KERNELS_CUH
+#define UNFENCE_BENCH_GPU_KERNELS_CUH
+
+#include "gpu/rig.cuh"
+#include "unfence/device.cuh"
+
+enum : uint64_t {
+    AT_SIGNALS = 1 << 20,
+    AT_SOURCE = 32ull << 20,
+    AT_TARGET = 192ull << 20,
+    ROTATION = 128ull << 20,
+    HEAP = 352ull << 20
+};
+enum { AT_WORDS = 64 << 10, AT_ECHO = 65 << 10, LANES_MOST = 1024, TIMES_MOST = 1 << 16 };
+
+static __device__ __forceinline__ uint32_t pattern(int pe, uint64_t word)
+{
+    uint32_t x = (uint32_t)word * 2654435761u + (uint32_t)pe * 0x9e3779b9u;
+    return x ^ x >> 15;
+}
+
+/* How messages lie: 2^bits places of `stride` bytes, message m to place m modulo their number. */
+struct layout {
+    uint64_t bytes, stride, run;
+    uint32_t bits;
+
+    UFD_METHOD uint64_t slot_of(uint64_t m) const
+    {
+        return m & ((1ull << bits) - 1);
+    }
+    UFD_METHOD uint64_t target_of(uint64_t m) const
+    {
+        return AT_TARGET + slot_of(m) * stride;
+    }
+    UFD_METHOD uint64_t source_of(uint64_t m) const
+    {
+        return AT_SOURCE + slot_of(slot_of(m) * 7 + (m >> bits) * 13 + run * 29 + 3) * stride;
+    }
+    UFD_METHOD uint64_t *signal_of(const ufd_world *w, uint64_t m) const
+    {
+        return (uint64_t *)(w->heap + AT_SIGNALS) + slot_of(m) * 2;
+    }
+    UFD_METHOD uint64_t value_of(uint64_t m) const
+    {
+        return run * 65536 + (m >> bits) + 1;
+    }
+};
+
+__global__ void fill(rig_gang g)
+{
+    const ufd_world *w = rig_world(g);
+    uint32_t *p = (uint32_t *)(w->heap + AT_SOURCE);
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < ROTATION / 4; i += (uint64_t)gridDim.x * blockDim.x)
+        p[i] = pattern(w->pe, i);
+}
+
+/* After `messages` from PE `from`: each slot holds its last message, and its signal if there were signals. */
+__global__ void verify(rig_gang g, layout l, uint64_t messages, int from, bool signals)
+{
+    const ufd_world *w = rig_world(g);
+    if (w->pe == from)
+        return;
+    uint64_t slots = 1ull << l.bits, used = messages < slots ? messages : slots;
+    for (uint64_t s = blockIdx.x; s < used; s += gridDim.x) {
+        uint64_t m = ((messages - 1 - s) >> l.bits << l.bits) + s, at = (l.source_of(m) - AT_SOURCE) / 4;
+        const uint32_t *p = (const uint32_t *)(w->heap + l.target_of(m));
+        for (uint64_t x = threadIdx.x; x < l.bytes / 4; x += blockDim.x)
+            if (p[x] != pattern(from, at + x))
+                rig_fault(g, 1, m, x);
+        if (signals && threadIdx.x == 0 && *l.signal_of(w, m) != l.value_of(m))
+            rig_fault(g, 2, m, *l.signal_of(w, m));
+    }
+}
+
+/* ---------------------------------------------------------------- latency */
+
+enum { PING_SIGNAL, PING_RELAXED, PING_PUT_SIGNAL, PING_READ, PING_FLAGGED };
+
+/* Time per round trip: clock counts, and the timer around them, which tells how long a count is. */
+struct times {
+    uint64_t ns, clocks, n;
+    uint32_t each[TIMES_MOST];
+};
+
+/* PE 0 sends, PE 1 answers alike. READ and FLAGGED look at the payload before they go on. */
+template <class S, int Kind> __global__ void ping(rig_gang g, layout l, uint32_t rounds, uint64_t base, times *t)
+{
+    const ufd_world *w = rig_world(g);
+    ufd_ctx c = ufd_ctx_at(w, 0);
+    __shared__ uint64_t got[512];
+    int me = w->pe, peer = 1 - me;
+    uint64_t *word = (uint64_t *)(w->heap + AT_WORDS), start = 0, last = 0;
+    long long first = 0;
+    for (uint32_t i = 0; i < rounds + 50; i++) {
+        uint64_t v = base + i + 1;
+        void *dst = (void *)(w->heap + l.target_of(i));
+        const void *src = (const void *)(w->heap + l.source_of(i));
+        if (me == 0 && S::rank() == 0 && i == 50)
+            start = ufd_ptx_ns(), first = clock64(), last = (uint64_t)first;
+        for (int leg = 0; leg < 2; leg++) {
+            if (leg == me) {
+                if (Kind == PING_SIGNAL || Kind == PING_RELAXED)
+                    ufd_signal_in<S>(c, word, UF_SIGNAL_SET, v, peer, UF_WEAK);
+                else if (Kind == PING_FLAGGED)
+                    ufd_put_flagged_in<S>(c, dst, src, l.bytes, v, peer);
+                else
+                    ufd_put_signal_in<S>(c, dst, src, l.bytes, word, UF_SIGNAL_SET, v, peer, UF_WEAK);
+            } else if (Kind == PING_FLAGGED) {
+                if (ufd_wait_flagged_in<S>(w, got, dst, l.bytes, v, UFD_WORLD_TIMEOUT))
+                    return;
+            } else if (Kind == PING_RELAXED) { /* is the acquire in each turn of a wait dear? */
+                while (ufd_ptx_load_relaxed(word) < v)
+                    ;
+                if (ufd_wait_in<S>(w, word, UF_GE, v, UFD_WORLD_TIMEOUT))
+                    return;
+            } else if (ufd_wait_in<S>(w, word, UF_GE, v, UFD_WORLD_TIMEOUT)) {
+                return;
+            }
+            uint64_t at = (l.source_of(i) - AT_SOURCE) / 4;
+            const uint32_t *payload = Kind == PING_FLAGGED ? (const uint32_t *)got : (const uint32_t *)dst;
+            if (leg != me && (Kind == PING_READ || Kind == PING_FLAGGED))
+                for (uint64_t x = S::rank(); x < l.bytes / 4; x += S::size())
+                    if (payload[x] != pattern(peer, at + x))
+                        rig_fault(g, 3, i, x);
+        }
+        if (me == 0 && S::rank() == 0 && i >= 50) {
+            uint64_t now = (uint64_t)clock64();
+            t->each[(i - 50) % TIMES_MOST] = (uint32_t)(now - last);
+            last = now;
+        }
+    }
+    if (me == 0 && S::rank() == 0)
+        t->ns = ufd_ptx_ns() - start, t->clocks = last - (uint64_t)first, t->n = rounds;
+}
+
+/* What a fence costs a thread with one remote store outstanding, and without. */
+__global__ void fences(rig_gang g, uint32_t rounds, bool store, times *t)
+{
+    const ufd_world *w = rig_world(g);
+    uint64_t *there = (uint64_t *)(ufd_ptr(w, (uint8_t *)w->heap, 1 - w->pe) + AT_TARGET);
+    if (w->pe != 0)
+        return;
+    uint64_t start = ufd_ptx_ns();
+    for (uint32_t i = 0; i < rounds; i++) {
+        if (store)
+            ufd_ptx_store_relaxed(there + i % 4096 * 16, i);
+        ufd_ptx_fence();
+    }
+    t->ns = ufd_ptx_ns() - start, t->n = rounds;
+}
+
+template <class S, bool Complete> __global__ void meetings(rig_gang g, uint32_t rounds, times *t)
+{
+    const ufd_world *w = rig_world(g);
+    for (uint32_t i = 0; i < 50; i++)
+        if (ufd_meet<S>(w, Complete))
+            return;
+    uint64_t start = ufd_ptx_ns();
+    for (uint32_t i = 0; i < rounds; i++)
+        if (ufd_meet<S>(w, Complete))
+            return;
+    if (w->pe == 0 && S::rank() == 0)
+        t->ns = ufd_ptx_ns() - start, t->n = rounds;
+}
+
+/* ---------------------------------------------------------------- streams from PE 0 to PE 1 (or both ways) */
+
+/* Messages of a grid, mover k of `lanes` taking k, k + lanes, ... `stamp`: when every 64th message of lane 0 was taken. */
+struct source {
+    layout l;
+    const ufd_world *w;
+    uint64_t first, lanes, each;
+    uint64_t *stamp;
+
+    UFD_METHOD bool operator()(uint32_t warp, uint64_t i, ufd_row *row) const
+    {
+        if (i >= each)
+            return false;
+        uint64_t m = first + warp + i * lanes;
+        row->dst = (void *)(w->heap + l.target_of(m));
+        row->src = (const void *)(w->heap + l.source_of(m));
+        row->bytes = l.bytes;
+        row->sig = l.signal_of(w, m);
+        row->value = l.value_of(m);
+        row->pe = 1 - w->pe;
+        row->op = UF_SIGNAL_SET;
+        row->flags = UF_WEAK;
+        if (stamp && first + warp == 0 && i % 64 == 0)
+            stamp[i / 64 % TIMES_MOST] = ufd_ptx_ns();
+        return true;
+    }
+};
+
+template <class Shape, int Mode>
+__global__ void __launch_bounds__(ufd_mover_threads<Shape>(Mode))
+    moving(rig_gang g, layout l, uint64_t each, uint32_t batch, uint64_t ns, uint64_t *stamp, bool both)
+{
+    extern __shared__ __align__(128) uint8_t stages[];
+    const ufd_world *w = rig_world(g);
+    if (w->pe != 0 && !both)
+        return;
+    source next = {l, w, blockIdx.x * (uint64_t)Shape::warps, gridDim.x * (uint64_t)Shape::warps, each, stamp};
+    ufd_mover_knob knob = {batch, ns};
+    int rc = ufd_mover_block<Shape, Mode>(ufd_ctx_block(w), stages, knob, next);
+    if (rc)
+        rig_fault(g, 4, (uint64_t)-rc, 0);
+}
+
+/* The same by plain block puts: unsignalled, or each with a release. */
+__global__ void __launch_bounds__(1024) putting(rig_gang g, layout l, uint64_t each, bool signals)
+{
+    const ufd_world *w = rig_world(g);
+    if (w->pe != 0)
+        return;
+    ufd_ctx c = ufd_ctx_block(w);
+    source next = {l, w, blockIdx.x, gridDim.x, each, 0};
+    ufd_row row;
+    for (uint64_t i = 0; next(0, i, &row); i++)
+        if (signals)
+            ufd_put_signal_block(c, row.dst, row.src, row.bytes, row.sig, row.op, row.value, row.pe, row.flags);
+        else
+            ufd_put_nbi_block(c, row.dst, row.src, row.bytes, row.pe);
+    ufd_quiet_block(c);
+}
+
+/* PE 1 answers every 64th message of lane 0 as soon as its signal shows; PE 0 notes when the answer came. One thread each. */
+__global__ void echo(rig_gang g, layout l, uint64_t lanes, uint64_t each, uint64_t base, uint64_t *came)
+{
+    const ufd_world *w = rig_world(g);
+    ufd_ctx c = ufd_ctx_at(w, 1);
+    uint64_t *word = (uint64_t *)(w->heap + AT_ECHO);
+    for (uint64_t i = 0; i < each; i += 64) {
+        int rc;
+        if (w->pe == 1) {
+            rc = ufd_wait(w, l.signal_of(w, i * lanes), UF_GE, l.value_of(i * lanes), 2000000000);
+            ufd_signal(c, word, UF_SIGNAL_SET, base + i + 1, 0, UF_WEAK);
+        } else {
+            rc = ufd_wait(w, word, UF_GE, base + i + 1, 2000000000);
+            came[i / 64 % TIMES_MOST] = ufd_ptx_ns();
+        }
+        if (rc) {
+            rig_fault(g, 5, i, (uint64_t)-rc);
+            return;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- the checking receiver */
+
+struct tally {
+    unsigned long long messages, wrong_words, wrong_messages, waited;
+};
+
+/* A block a lane, its warps taking turns: each waits for its message and reads every word the moment that its signal shows. */
+__global__ void __launch_bounds__(1024)
+    checking(rig_gang g, layout l, uint64_t lanes, uint64_t each, bool both, tally *sums0, tally *sums1)
+{
+    const ufd_world *w = rig_world(g);
+    if (w->pe != 1 && !both)
+        return;
+    tally mine = {};
+    uint32_t lane = ufd_warp::rank();
+    for (uint64_t i = threadIdx.x / 32; i < each; i += blockDim.x / 32) {
+        uint64_t m = blockIdx.x + i * lanes, at = (l.source_of(m) - AT_SOURCE) / 4;
+        const uint64_t *word = l.signal_of(w, m);
+        const uint4 *p = (const uint4 *)(w->heap + l.target_of(m));
+        bool early = ufd_test_warp(w, word, UF_GE, l.value_of(m)) != UF_OK;
+        if (early && ufd_wait_warp(w, word, UF_GE, l.value_of(m), 2000000000)) {
+            rig_fault(g, 6, m, ufd_signal_fetch(word));
+            break;
+        }
+        uint32_t wrong = 0;
+        for (uint64_t x = lane; x < l.bytes / 16; x += 32) {
+            uint4 v = p[x];
+            wrong += (v.x != pattern(1 - w->pe, at + 4 * x)) + (v.y != pattern(1 - w->pe, at + 4 * x + 1)) +
+                     (v.z != pattern(1 - w->pe, at + 4 * x + 2)) + (v.w != pattern(1 - w->pe, at + 4 * x + 3));
+        }
+        wrong = __reduce_add_sync(0xffffffffu, wrong);
+        mine.messages++, mine.wrong_words += wrong, mine.wrong_messages += wrong != 0, mine.waited += early;
+    }
+    if (lane == 0) {
+        tally *sums = w->pe == 0 ? sums0 : sums1; /* in its own GPU's memory */
+        atomicAdd(&sums->messages, mine.messages);
+        atomicAdd(&sums->wrong_words, mine.wrong_words);
+        atomicAdd(&sums->wrong_messages, mine.wrong_messages);
+        atomicAdd(&sums->waited, mine.waited);
+    }
+}
+
+/* The control: as a mover, but each signal goes out when its source has been read, not when its bytes have arrived. A checker that
+ * finds nothing wrong here would find nothing anywhere. */
+__global__ void __launch_bounds__(256) hasty(rig_gang g, layout l, uint64_t each)
+{
+#if UFD_HAS_BULK
+    extern __shared__ __align__(128) uint8_t stages[];
+    __shared__ uint64_t full[8];
+    const ufd_world *w = rig_world(g);
+    uint32_t warp = threadIdx.x / 32;
+    if (w->pe != 0 || threadIdx.x % 32 != 0)
+        return;
+    source next = {l, w, blockIdx.x * 8ull, gridDim.x * 8ull, each, 0};
+    int64_t shift = (int64_t)(ufd_ptr(w, (uint8_t *)w->heap, 1) - (uint8_t *)w->heap);
+    uint8_t *stage = stages + warp * l.bytes;
+    ufd_ptx_barrier_init(&full[warp]);
+    ufd_ptx_barriers_ready();
+    ufd_row row;
+    for (uint64_t i = 0; next(warp, i, &row); i++) {
+        ufd_ptx_barrier_expect(&full[warp], (uint32_t)row.bytes);
+        ufd_ptx_bulk_load(stage, (uint64_t)row.src, (uint32_t)row.bytes, &full[warp]);
+        ufd_ptx_barrier_wait(&full[warp], (uint32_t)i & 1);
+        ufd_ptx_bulk_store((uint64_t)row.dst + (uint64_t)shift, stage, (uint32_t)row.bytes);
+        ufd_ptx_bulk_commit();
+        ufd_ptx_bulk_read<0>();
+        ufd_signal_at(ufd_moved(row.sig, shift), UF_SIGNAL_SET, row.value, false);
+    }
+    ufd_ptx_bulk_complete<0>();
+#endif
+}
+
+#endif
