@@ -428,6 +428,7 @@ typedef struct hello {
     uf_cuda_facts facts;
     uf_local_pass_name pass;
     int64_t heap_size, heap_max;
+    uint64_t house; /* of the first PE of a process: for the others of it */
 } hello;
 
 static int local_rank(const uf_world *w)
@@ -468,17 +469,35 @@ static int compare(const uf_world *w, int pe, const hello *a, const hello *b)
     return UF_OK;
 }
 
+static int first_of_process(const uf_world *w, int *members)
+{
+    int first = w->pe;
+    *members = 0;
+    for (int pe = w->n_pes - 1; pe >= 0; pe--)
+        if (pe == w->pe || is_local(w, pe)) {
+            first = pe;
+            ++*members;
+        }
+    return first;
+}
+
 static int meet(uf_world *w, struct uf_gpu *g)
 {
+    int members, first = first_of_process(w, &members);
     hello mine, *all = calloc((size_t)w->n_pes, sizeof *all);
     memset(&mine, 0, sizeof mine);
     mine.facts = *uf_cuda_facts_of(g->device);
     mine.pass = *uf_local_pass_name_of(g->pass);
     mine.heap_size = w->settings.number[UF_SET_CUDA_HEAP_SIZE];
     mine.heap_max = w->settings.number[UF_SET_CUDA_HEAP_MAX];
+    if (first == w->pe)
+        g->house = uf_gpu_house_create(members);
+    mine.house = (uint64_t)(uintptr_t)g->house;
     if (!all)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
     int rc = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, all, w->timeout_ns);
+    if (!rc && !(g->house = (uf_gpu_house *)(uintptr_t)all[first].house))
+        rc = uf_fail(UF_ENOMEM, "PE %d: no memory for what the PEs of its process share", first);
     g->unit = UF_HEAP_LARGE;
     for (int pe = 0; !rc && pe < w->n_pes; pe++) {
         rc = compare(w, pe, &all[pe], &mine);
@@ -534,6 +553,7 @@ static void free_gpu(uf_world *w, struct uf_gpu *g)
     uf_heap_destroy(g->heap);
     uf_local_pass_destroy(g->pass);
     uf_cuda_close(g->device);
+    uf_gpu_house_leave(g);
     free(g->peers);
     free(g);
 }
@@ -595,8 +615,17 @@ void uf_gpu_destroy(uf_world *w)
     struct uf_gpu *g = uf_gpu_of(w);
     if (!g)
         return;
-    uf_gpu_tick(w);
+    bool idle = uf_gpu_house_gather(w, g);
     atomic_store(&w->gpu_status, NULL);
+    if (!idle) {
+        uf_log(UF_LOG_WARN, w->pe,
+               "the GPU memory of the world stays until the process ends: other PEs of this process have not destroyed it "
+               "within %llu ms, and freeing memory waits for their streams",
+               (unsigned long long)(w->timeout_ns / 1000000));
+        drop_segments(w);
+        atomic_store(&w->gpu, NULL);
+        return;
+    }
     for (uint32_t i = 0; i < UF_MAX_REGIONS; i++) {
         uf_region *r = atomic_load(&w->regions[i]);
         if (r && r->memory == UF_MEMORY_CUDA && r->heap_offset == SIZE_MAX)

@@ -23,6 +23,7 @@ typedef struct uf_gpu_peer {
 } uf_gpu_peer;
 
 typedef struct uf_gpu_waits uf_gpu_waits; /* of streams: stream.c */
+typedef struct uf_gpu_house uf_gpu_house; /* what the PEs of one process share: gpu_house.c */
 
 struct uf_gpu {
     uf_cuda_device *device;
@@ -40,6 +41,8 @@ struct uf_gpu {
     void *shown, *scratch;
     int32_t *status; /* page-locked: what kernels look at */
     uf_gpu_waits *waits;
+    uf_gpu_house *house;
+    bool ending; /* has been counted there as one that ends */
 };
 
 /* What a window over GPU buffers keeps: the mappings of near peers' parts. */
@@ -73,6 +76,15 @@ typedef struct uf_gpu_parcel {
 } uf_gpu_parcel;
 int uf_gpu_exchange(uf_world *w, struct uf_gpu *g, const uf_cuda_piece *mine, int n, const int *counts,
                     uf_gpu_parcel *const *theirs);
+
+/* ---------------------------------------------------------------- gpu_house.c */
+
+/* For `members` PEs, each of which gives it back once. */
+uf_gpu_house *uf_gpu_house_create(int members);
+void uf_gpu_house_leave(struct uf_gpu *g);
+/* Waits until every PE of this process is ending the world; meanwhile, if it has failed, lets go what our streams wait for. False: some did
+ * not come in time, and nothing may be given back that a GPU's context would have to be idle for. */
+bool uf_gpu_house_gather(uf_world *w, struct uf_gpu *g);
 
 /* ---------------------------------------------------------------- gpu_window.c */
 

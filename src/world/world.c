@@ -51,15 +51,10 @@ static void watch(uf_world *w)
         uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
 }
 
-/* News of aborts and deaths. By the progress thread, or by waiting callers where there is none. */
-static void tick(void *arg, uint64_t now)
+/* News of aborts and deaths. */
+static void hear(uf_world *w)
 {
-    (void)now;
-    uf_world *w = arg;
     int pe = -1;
-    uf_memory_tick(w);
-    uf_foreign_tick(w);
-    uf_gpu_tick(w);
     if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
         return;
     watch(w);
@@ -71,6 +66,17 @@ static void tick(void *arg, uint64_t now)
     uf_world_fail(w, rc, why);
     if (rc == UF_EPEER && pe >= 0 && pe < w->n_pes && w->engine)
         uf_engine_fail_peer(w->engine, (uint32_t)pe, rc);
+}
+
+/* By the progress thread, or by waiting callers where there is none. What has just been heard lets streams go in the same tick. */
+static void tick(void *arg, uint64_t now)
+{
+    (void)now;
+    uf_world *w = arg;
+    uf_memory_tick(w);
+    uf_foreign_tick(w);
+    hear(w);
+    uf_gpu_tick(w);
 }
 
 /* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. */

@@ -2,11 +2,13 @@
  *
  * Runs on GPUs, and without one over tests/support/fake_cuda.c (UNFENCE_CUDA_LIBRARY): it needs no kernel and no nvcc. PEs are processes and
  * threads that share GPU 0, and one per GPU where there are more. Prints a line for each promise of each such crowd, and at the end
- * "N passed, N failed". The parent never touches CUDA, since children of a process that has cannot. */
+ * "N passed, N failed". The parent never touches CUDA, since children of a process that has cannot. It watches: a PE that is longer than
+ * STEP_SECONDS (20) in one promise is named, its threads print where they are, its crowd is killed, and the next one goes on. */
 #include "unfence/device_types.h"
 #include "unfence/stream.h"
 #include <cuda.h>
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,9 +30,10 @@ enum { MAX_PES = 8, SLOT = 256, REPLAYS = 1000, SECOND = 1000000000, UNIT = 2 <<
 #define FUNCTIONS(X)                                                                                                             \
     X(cuInit)                                                                                                                    \
     X(cuDeviceGetCount)                                                                                                          \
-    X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) \
-        X(cuMemFree) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap)         \
-            X(cuMemSetAccess) X(cuMemcpyAsync) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)      \
+    X(cuDeviceGet)                                                                                                               \
+    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree)   \
+        X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)    \
+            X(cuMemcpyAsync) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)                        \
                 X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)                    \
                     X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuMemHostAlloc) X(cuMemFreeHost)
 
@@ -72,11 +75,24 @@ typedef struct result {
     char why[400];
 } result;
 
-enum { MAX_PROMISES = 40 };
+enum { MAX_PROMISES = 40, NOWHERE = 0, SETTING_UP = 1, FIRST_PROMISE = 2, ENDING = MAX_PROMISES + FIRST_PROMISE };
 typedef struct table { /* shared by all processes */
     result results[MAX_PROMISES][MAX_PES];
     int flag[4];
+    int64_t step[MAX_PES]; /* where a PE is, and since when: step << 48 | milliseconds */
 } table;
+
+static int64_t milliseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void at_step(table *t, int pe_number, int step)
+{
+    __atomic_store_n(&t->step[pe_number], (int64_t)step << 48 | milliseconds(), __ATOMIC_RELEASE);
+}
 
 typedef struct crowd {
     const char *name;
@@ -234,12 +250,12 @@ static bool a_signal_in_gpu_memory_follows_its_bytes(pe *p)
     for (unsigned round = 1; round <= 50; round++) {
         fill(buffer, sizeof buffer, p->me, round);
         FINE(uf_put_signal(p->ctx, p->in, buffer, sizeof buffer, &p->words[0], UF_SIGNAL_SET, round, p->right, UF_WEAK));
-        FINE(uf_wait(p->world, &p->words[0], UF_GE, round, 20ull * SECOND));
+        FINE(uf_wait(p->world, &p->words[0], UF_GE, round, 10ull * SECOND));
         FINE(uf_get(p->ctx, buffer, p->in, sizeof buffer, p->me));
         HOLD(is(buffer, sizeof buffer, p->left, round));
         /* The slot is free again when the left one knows it. */
         FINE(uf_signal(p->ctx, &p->words[1], UF_SIGNAL_SET, round, p->left, UF_STRONG));
-        FINE(uf_wait(p->world, &p->words[1], UF_EQ, round, 20ull * SECOND));
+        FINE(uf_wait(p->world, &p->words[1], UF_EQ, round, 10ull * SECOND));
     }
     HOLD(uf_test(p->world, &p->words[0], UF_EQ, 50) == UF_OK && uf_test(p->world, &p->words[0], UF_GT, 50) == UF_EAGAIN);
     return sync_all(p);
@@ -251,11 +267,11 @@ static bool a_signal_in_host_memory_follows_its_gpu_bytes(pe *p)
     for (unsigned round = 1; round <= 50; round++) {
         fill(buffer, sizeof buffer, p->me, round + 7);
         FINE(uf_put_signal(p->ctx, p->in, buffer, sizeof buffer, &p->host_words[0], UF_SIGNAL_ADD, 1, p->right, UF_WEAK));
-        FINE(uf_wait(p->world, &p->host_words[0], UF_GE, round, 20ull * SECOND));
+        FINE(uf_wait(p->world, &p->host_words[0], UF_GE, round, 10ull * SECOND));
         FINE(uf_get(p->ctx, buffer, p->in, sizeof buffer, p->me));
         HOLD(is(buffer, sizeof buffer, p->left, round + 7));
         FINE(uf_signal(p->ctx, &p->host_words[1], UF_SIGNAL_ADD, 1, p->left, UF_WEAK));
-        FINE(uf_wait(p->world, &p->host_words[1], UF_GE, round, 20ull * SECOND));
+        FINE(uf_wait(p->world, &p->host_words[1], UF_GE, round, 10ull * SECOND));
     }
     return sync_all(p);
 }
@@ -274,7 +290,7 @@ static bool rows_of_a_batch_may_mix_host_and_gpu_memory(pe *p)
     size_t done = 0;
     FINE(uf_put_batch(p->ctx, rows, 2, &done));
     HOLD(done == 2);
-    FINE(uf_wait(p->world, &p->host_words[2], UF_GE, 1, 20ull * SECOND));
+    FINE(uf_wait(p->world, &p->host_words[2], UF_GE, 1, 10ull * SECOND));
     HOLD(is(host, sizeof b, p->left, 2));
     FINE(uf_get(p->ctx, a, p->in, sizeof a, p->me));
     HOLD(is(a, sizeof a, p->left, 1));
@@ -323,7 +339,7 @@ static bool window_carries(pe *p, unsigned char *buffer, size_t bytes)
     fill(host, sizeof host, p->me, 21);
     FINE(uf_put_signal(p->ctx, buffer + at, host, sizeof host, (uint64_t *)(void *)(buffer + bytes - 8), UF_SIGNAL_SET, 5,
                        p->right, 0));
-    FINE(uf_wait(p->world, (uint64_t *)(void *)(buffer + bytes - 8), UF_EQ, 5, 20ull * SECOND));
+    FINE(uf_wait(p->world, (uint64_t *)(void *)(buffer + bytes - 8), UF_EQ, 5, 10ull * SECOND));
     if (!copy(p, got, buffer + at, sizeof got))
         return false;
     HOLD(is(got, sizeof got, p->left, 21));
@@ -482,7 +498,7 @@ static bool streams_and_hosts_signal_each_other(pe *p)
         FINE(uf_put_signal_on_stream(p->ctx, p->in, p->mine, SLOT, &p->host_words[4], UF_SIGNAL_SET, round, p->right, 0,
                                      p->stream));
         FINE(uf_wait_on_stream(p->world, &p->host_words[5], UF_GE, round, 0, p->stream));
-        FINE(uf_wait(p->world, &p->host_words[4], UF_GE, round, 20ull * SECOND));
+        FINE(uf_wait(p->world, &p->host_words[4], UF_GE, round, 10ull * SECOND));
         FINE(uf_get(p->ctx, got, p->in, SLOT, p->me));
         HOLD(is(got, SLOT, p->left, round + 3));
         FINE(uf_signal(p->ctx, &p->host_words[5], UF_SIGNAL_SET, round, p->left, 0));
@@ -689,7 +705,7 @@ static bool an_abort_lets_streams_go_and_tells_kernels(pe *p)
     HOLD(cu.cuStreamSynchronize(p->stream) == CUDA_SUCCESS);
     HOLD(uf_world_status(p->world) == UF_EABORTED);
     HOLD(*(const volatile int32_t *)w.status == UF_EABORTED);
-    HOLD(uf_wait(p->world, &p->words[51], UF_EQ, 9, 20ull * SECOND) == UF_EABORTED);
+    HOLD(uf_wait(p->world, &p->words[51], UF_EQ, 9, 10ull * SECOND) == UF_EABORTED);
     HOLD(uf_wait_on_stream(p->world, &p->words[50], UF_EQ, 1, 0, p->stream) == UF_EABORTED);
     return true;
 }
@@ -739,8 +755,45 @@ typedef struct job {
     int me;
 } job;
 
+/* Where the PEs of this process are, for whoever watches: asked by SIGUSR1, each tells by SIGUSR2. */
+static pthread_t pe_threads[MAX_PES];
+static int n_pe_threads;
+
+static void tell_where(int number)
+{
+    void *frames[24];
+    (void)number;
+    static const char head[] = "-- a PE is here:\n";
+    if (write(STDERR_FILENO, head, sizeof head - 1) > 0)
+        backtrace_symbols_fd(frames, backtrace(frames, 24), STDERR_FILENO);
+}
+
+static void ask_all(int number)
+{
+    (void)number;
+    int n = __atomic_load_n(&n_pe_threads, __ATOMIC_ACQUIRE);
+    for (int i = 0; i < n && i < MAX_PES; i++)
+        if (pe_threads[i])
+            pthread_kill(pe_threads[i], SIGUSR2);
+}
+
+static void be_askable(void)
+{
+    void *frames[2];
+    backtrace(frames, 2); /* loads what it needs before a handler does */
+    struct sigaction ask = {.sa_handler = ask_all, .sa_flags = SA_RESTART},
+                     tell = {.sa_handler = tell_where, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &ask, NULL);
+    sigaction(SIGUSR2, &tell, NULL);
+    int i = __atomic_fetch_add(&n_pe_threads, 1, __ATOMIC_ACQ_REL);
+    if (i < MAX_PES)
+        pe_threads[i] = pthread_self();
+}
+
 static bool set_up(pe *p, const job *j)
 {
+    be_askable();
+    at_step(p->shared, p->me, SETTING_UP);
     uf_world_options o = UF_WORLD_OPTIONS;
     CUdevice device;
     int ordinal = p->crowd->device < 0 ? p->me : p->crowd->device;
@@ -748,7 +801,7 @@ static bool set_up(pe *p, const job *j)
     o.n_pes = p->n;
     o.group = j->group;
     o.root = j->group ? NULL : j->root;
-    o.timeout_ns = 30ull * SECOND;
+    o.timeout_ns = 15ull * SECOND;
     o.heap_bytes = 8 << 20;
     if (cu.cuDeviceGet(&device, ordinal) || cu.cuDevicePrimaryCtxRetain(&p->context, device) || cu.cuCtxPushCurrent(p->context) ||
         cu.cuStreamCreate(&p->stream, CU_STREAM_NON_BLOCKING))
@@ -770,6 +823,7 @@ static bool set_up(pe *p, const job *j)
 static void tear_down(pe *p)
 {
     CUcontext gone;
+    at_step(p->shared, p->me, ENDING);
     uf_world_destroy(p->world);
     if (p->stream)
         cu.cuStreamDestroy(p->stream);
@@ -777,6 +831,7 @@ static void tear_down(pe *p)
     CUdevice device;
     if (cu.cuDeviceGet(&device, p->crowd->device < 0 ? p->me : p->crowd->device) == CUDA_SUCCESS)
         cu.cuDevicePrimaryCtxRelease(device);
+    at_step(p->shared, p->me, NOWHERE);
 }
 
 static void *run_pe(void *arg)
@@ -799,6 +854,7 @@ static void *run_pe(void *arg)
     bool going = true;
     for (int i = 0; i < N_PROMISES && going; i++) {
         p.now = &j->shared->results[i][p.me];
+        at_step(p.shared, p.me, FIRST_PROMISE + i);
         going = promises[i].keep(&p);
         if (going)
             p.now->state = 1;
@@ -872,29 +928,72 @@ static int reserve_port(char root[64])
     return fd;
 }
 
-/* Waits for children, at most `seconds`; the rest are killed. How many did not end well by themselves. */
-static int collect(pid_t *pids, int n, int seconds)
+static int limit_of_a_step(void)
 {
-    int bad = 0;
-    for (int tenths = 0, left = n; left > 0; tenths++) {
+    const char *text = getenv("STEP_SECONDS");
+    return 1000 * (text && atoi(text) > 0 ? atoi(text) : 20);
+}
+
+/* The first PE that has been in one step for too long, or -1. */
+static int find_stuck(const crowd *c, const table *t)
+{
+    for (int i = 0; i < c->n; i++) {
+        int64_t at = __atomic_load_n(&t->step[i], __ATOMIC_ACQUIRE);
+        int step = (int)(at >> 48);
+        int64_t since = at & (((int64_t)1 << 48) - 1);
+        if (step != NOWHERE && milliseconds() - since > limit_of_a_step())
+            return i;
+    }
+    return -1;
+}
+
+static const char *name_of(int step)
+{
+    return step == SETTING_UP ? "setting up" : step == ENDING ? "ending the world" : promises[step - FIRST_PROMISE].name;
+}
+
+static void name_stuck(const crowd *c, const table *t, const pid_t *pids, int n)
+{
+    for (int i = 0; i < c->n; i++) {
+        int64_t at = __atomic_load_n(&t->step[i], __ATOMIC_ACQUIRE);
+        int step = (int)(at >> 48);
+        int64_t ms = milliseconds() - (at & (((int64_t)1 << 48) - 1));
+        if (step != NOWHERE)
+            fprintf(stderr, "HANG %s: PE %d has been in %s for %d ms\n", c->name, i, name_of(step), (int)ms);
+    }
+    fflush(stderr);
+    for (int i = 0; i < n; i++)
+        if (pids[i] > 0)
+            kill(pids[i], SIGUSR1);
+    const struct timespec moment = {1, 0};
+    nanosleep(&moment, NULL);
+}
+
+/* Waits for children that carry the PEs of `c`; those that hang are named and all are killed. How many did not end well by themselves. */
+static int collect(const crowd *c, const table *t, pid_t *pids, int n)
+{
+    int bad = 0, left = n;
+    for (;;) {
         for (int i = 0, status; i < n; i++)
             if (pids[i] > 0 && waitpid(pids[i], &status, WNOHANG) == pids[i]) {
                 bad += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
                 pids[i] = 0;
                 left--;
             }
-        if (tenths >= seconds * 10) {
-            for (int i = 0; i < n; i++)
-                if (pids[i] > 0) {
-                    kill(pids[i], SIGKILL);
-                    waitpid(pids[i], NULL, 0);
-                }
-            return bad + left;
-        }
-        const struct timespec pause = {0, 100000000};
+        if (left == 0)
+            return bad;
+        if (find_stuck(c, t) >= 0)
+            break;
+        const struct timespec pause = {0, 50000000};
         nanosleep(&pause, NULL);
     }
-    return bad;
+    name_stuck(c, t, pids, n);
+    for (int i = 0; i < n; i++)
+        if (pids[i] > 0) {
+            kill(pids[i], SIGKILL);
+            waitpid(pids[i], NULL, 0);
+        }
+    return bad + left;
 }
 
 static void run_processes(const crowd *c)
@@ -908,7 +1007,7 @@ static void run_processes(const crowd *c)
             exit(load_driver() > 0 && !run_pe(&j) && nothing_is_left() ? 0 : 1);
         }
     }
-    int bad = collect(pids, c->n, 90);
+    int bad = collect(c, j.shared, pids, c->n);
     close(port);
     report(c, j.shared);
     say(c->name, ending, bad == 0, "see above, or one was killed");
@@ -937,20 +1036,11 @@ static void run_threads(const crowd *c)
 {
     table *shared = make_table();
     pid_t pid = fork();
-    int status = 0;
     if (pid == 0)
         exit(threads_main(c, shared));
-    bool ended = false;
-    for (int tenths = 0; tenths < 900 && !(ended = waitpid(pid, &status, WNOHANG) == pid); tenths++) {
-        const struct timespec pause = {0, 100000000};
-        nanosleep(&pause, NULL);
-    }
-    if (!ended) {
-        kill(pid, SIGKILL);
-        waitpid(pid, &status, 0);
-    }
+    int bad = collect(c, shared, &pid, 1);
     report(c, shared);
-    say(c->name, ending, ended && WIFEXITED(status) && WEXITSTATUS(status) == 0, "see above, or it was killed");
+    say(c->name, ending, bad == 0, "see above, or it was killed");
     munmap(shared, sizeof *shared);
 }
 
@@ -972,7 +1062,7 @@ static int die_or_survive(const job *j)
     }
     int stream_wait = uf_wait_on_stream(p.world, &p.words[0], UF_EQ, 1, UF_CONSUME, p.stream);
     __atomic_store_n(&j->shared->flag[1], 1, __ATOMIC_RELEASE);
-    int host_wait = uf_wait(p.world, &p.words[1], UF_EQ, 1, 60ull * SECOND);
+    int host_wait = uf_wait(p.world, &p.words[1], UF_EQ, 1, 15ull * SECOND);
     bool named = strstr(uf_error_message(), "PE 1") != NULL;
     CUresult drained = cu.cuStreamSynchronize(p.stream);
     int status = uf_world_status(p.world);
@@ -1002,7 +1092,8 @@ static void run_death(void)
         nanosleep(&moment, NULL);
     }
     kill(pids[1], SIGKILL);
-    collect(pids, 2, 60);
+    at_step(j.shared, 1, NOWHERE);
+    collect(&two, j.shared, pids, 2);
     close(port);
     say(two.name, "a_killed_pe_ends_the_waits_of_hosts_and_streams", j.shared->results[0][0].state == 1,
         j.shared->results[0][0].why);

@@ -3,7 +3,9 @@
  * It keeps the driver's promises as far as src/cuda and programs that use streams rely on them, and is strict where the real one is silent
  * or kills: GPU memory lies at addresses that the CPU may not touch (the bytes are elsewhere), a device reads and writes only what it was given
  * access to, stores and waits of streams work only on memory that a GPU sees, and what a capture forbids is refused. Memory is memfds, so
- * descriptors of it travel between processes as real ones do. Streams are threads that carry out their operations in order.
+ * descriptors of it travel between processes as real ones do. Streams are threads that carry out their operations in order; the
+ * legacy stream and blocking ones wait for each other. What gives memory back waits until the context is idle, and until then nobody else appends
+ * anything to that context's streams: the driver's manual calls that implicit synchronization, and it is how programs hang.
  * Environment: FAKE_CUDA_DEVICES (2), FAKE_CUDA_PEERS=0 (no peer access), FAKE_CUDA_VERSION (13000), FAKE_CUDA_FAIL=function:n:code (its n-th call
  * fails). fake_cuda_fail and fake_cuda_live are for tests. */
 #include "support/fake_cuda.h"
@@ -55,7 +57,7 @@ typedef struct range { /* reservations and registered host memory */
 } range;
 
 struct CUctx_st {
-    int device, refs;
+    int device, refs, draining; /* calls that wait for it to be idle */
     unsigned peers;
 };
 
@@ -69,6 +71,7 @@ typedef struct op {
     unsigned char *snapshot; /* of pageable memory */
     CUstreamBatchMemOpParams memop;
     CUgraph graph;
+    uint64_t number; /* in the order in which all were given */
     struct op *next;
 } op;
 
@@ -79,6 +82,7 @@ struct CUgraph_st {
 struct CUstream_st {
     CUcontext context;
     bool blocking, stop, busy, started;
+    uint64_t number; /* of the operation under way */
     pthread_t thread;
     pthread_cond_t changed;
     op *first, **last;
@@ -93,6 +97,8 @@ static range *reserved, *registered;
 static struct CUctx_st contexts[DEVICES];
 static struct CUstream_st defaults[DEVICES];
 static CUstream streams;
+static uint64_t last_number;
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER; /* some stream has done something, or a context is drained */
 static int n_devices = 2, live, captures;
 static uint64_t last_id;
 static pid_t owner;
@@ -355,6 +361,27 @@ static int current(void)
     return depth ? stack[depth - 1]->device : -1;
 }
 
+static bool is_idle(const struct CUctx_st *c)
+{
+    bool idle = !defaults[c->device].first && !defaults[c->device].busy;
+    for (CUstream s = streams; s; s = s->next)
+        idle &= s->context != c || (!s->first && !s->busy);
+    return idle;
+}
+
+/* With the lock, which it gives up meanwhile. */
+static void wait_until_idle(void)
+{
+    struct CUctx_st *c = depth ? stack[depth - 1] : NULL;
+    if (!c)
+        return;
+    c->draining++;
+    while (!is_idle(c))
+        pthread_cond_wait(&progress, &lock);
+    c->draining--;
+    pthread_cond_broadcast(&progress);
+}
+
 /* ---------------------------------------------------------------- memory */
 
 static bool overlaps(uintptr_t at, size_t bytes, uintptr_t other, size_t other_bytes)
@@ -518,6 +545,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
+    wait_until_idle();
     for (uintptr_t next = at; next < at + bytes && rc == CUDA_SUCCESS;) {
         mapping **m = mapping_at(next);
         if (!m || (*m)->at != next || (*m)->plain || next + (*m)->bytes > at + bytes) {
@@ -652,6 +680,7 @@ static CUresult free_plain(CUdeviceptr at)
 {
     CUresult rc = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
+    wait_until_idle();
     mapping **m = mapping_at(at);
     if (m && (*m)->plain && (*m)->at == at) {
         munmap((void *)at, (*m)->bytes);
@@ -740,6 +769,7 @@ EXPORT CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags)
 EXPORT CUresult cuMemHostUnregister(void *at)
 {
     pthread_mutex_lock(&lock);
+    wait_until_idle();
     range **r = range_at(&registered, (uintptr_t)at, 1);
     bool found = r && (*r)->at == (uintptr_t)at;
     if (found)
@@ -765,6 +795,7 @@ EXPORT CUresult cuMemHostAlloc(void **at, size_t bytes, unsigned flags)
 EXPORT CUresult cuMemFreeHost(void *at)
 {
     pthread_mutex_lock(&lock);
+    wait_until_idle();
     range **r = range_at(&registered, (uintptr_t)at, 1);
     void *owned = r ? (*r)->owned : NULL;
     if (owned)
@@ -931,6 +962,25 @@ static CUresult carry_out(const op *o, const CUstream s)
     return rc;
 }
 
+/* The number of the oldest operation that is not done. */
+static uint64_t oldest(const struct CUstream_st *s)
+{
+    return s->busy ? s->number : s->first ? s->first->number : UINT64_MAX;
+}
+
+/* With the lock: an operation of the legacy stream begins when all that blocking streams were given before it is done, and the other way. */
+static bool held_by_others(const CUstream s, const op *o)
+{
+    CUstream legacy = &defaults[s->context->device];
+    bool held = false;
+    if (s == legacy) {
+        for (CUstream other = streams; other; other = other->next)
+            held |= other->blocking && other->context == s->context && oldest(other) < o->number;
+        return held;
+    }
+    return s->blocking && oldest(legacy) < o->number;
+}
+
 static void *stream_main(void *arg)
 {
     CUstream s = arg;
@@ -941,10 +991,15 @@ static void *stream_main(void *arg)
             pthread_cond_wait(&s->changed, &lock);
             continue;
         }
+        if (held_by_others(s, o)) {
+            pthread_cond_wait(&progress, &lock);
+            continue;
+        }
         s->first = o->next;
         if (!s->first)
             s->last = &s->first;
         s->busy = true;
+        s->number = o->number;
         pthread_mutex_unlock(&lock);
         CUresult rc = carry_out(o, s);
         free(o->snapshot);
@@ -954,6 +1009,7 @@ static void *stream_main(void *arg)
         if (s->error == CUDA_SUCCESS)
             s->error = rc;
         pthread_cond_broadcast(&s->changed);
+        pthread_cond_broadcast(&progress);
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -973,7 +1029,10 @@ static CUresult give(CUstream handle, const op *o)
     CUstream s = known(handle);
     if (s) {
         op *new = malloc(sizeof *new);
+        while (s->context->draining && !s->capture)
+            pthread_cond_wait(&progress, &lock);
         *new = *o;
+        new->number = ++last_number;
         new->device = s->context->device;
         new->next = NULL;
         op ***last = s->capture ? &s->capture->last : &s->last;
