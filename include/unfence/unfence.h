@@ -185,6 +185,10 @@ UF_API void *uf_ptr(uf_world *world, const void *sym, int pe);
  * world and is kept up to date when heaps grow. Collective at the first call. Errors: those of uf_malloc_on. */
 struct ufd_world;
 UF_API int uf_device_world(uf_world *world, const struct ufd_world **device);
+/* The first failure that a kernel's operations or waits have recorded on this PE since the last call: its code, with a sentence that names
+ * the operation, block, thread, peer and place (arguments are tested by kernels compiled with UFD_CHECK; timeouts are always recorded). The record is
+ * then free for the next one. UF_OK: there is none. Not collective; waits for no kernel. Errors of its own: UF_EINVAL, UF_ESYSTEM. */
+UF_API int uf_device_error(uf_world *world);
 
 /* ---------------------------------------------------------------- contexts */
 

@@ -14,6 +14,8 @@
 #include "world/heap.h"
 #include "world/world.h"
 
+enum { UF_GPU_WINDOWS = 64 }; /* that kernels see at once */
+
 typedef struct uf_gpu_peer {
     bool near;
     char reason[200]; /* why, or why not */
@@ -38,8 +40,9 @@ struct uf_gpu {
     size_t host_bytes; /* of the symmetric host heaps, ours and mapped peers', that GPUs see */
     void *words;       /* symmetric: those of barriers, see gpu_device.c */
     ufd_world image;   /* what kernels see, as it is in GPU memory at `shown` */
-    void *shown, *scratch;
-    int32_t *status; /* page-locked: what kernels look at */
+    void *shown;
+    const uf_region *windows[UF_GPU_WINDOWS]; /* that kernels see */
+    int32_t *status;                          /* page-locked: what kernels look at */
     uf_gpu_waits *waits;
     uf_gpu_house *house;
     bool ending; /* has been counted there as one that ends */
@@ -48,6 +51,7 @@ struct uf_gpu {
 /* What a window over GPU buffers keeps: the mappings of near peers' parts. */
 typedef struct uf_gpu_window {
     uf_cuda_mapping *mappings; /* [n_pes] */
+    int shown;                 /* 1 + its number among those that kernels see; 0: not one of them */
 } uf_gpu_window;
 
 static inline struct uf_gpu *uf_gpu_of(const uf_world *w)
@@ -122,6 +126,9 @@ uint64_t *uf_gpu_team_words(const uf_world *w, const struct uf_gpu *g, int team)
 int uf_gpu_show(uf_world *w, struct uf_gpu *g);
 /* After growth. */
 int uf_gpu_show_sizes(uf_world *w, struct uf_gpu *g);
+/* A window over GPU memory, until it is hidden. Beyond UF_GPU_WINDOWS kernels do not see it, which is logged. */
+int uf_gpu_show_window(uf_world *w, struct uf_gpu *g, uf_region *r);
+void uf_gpu_hide_window(struct uf_gpu *g, uf_region *r);
 void uf_gpu_hide(struct uf_gpu *g);
 
 /* ---------------------------------------------------------------- stream.c */

@@ -165,6 +165,8 @@ int uf_gpu_window_open(uf_world *w, uf_region *r)
         rc = map_all(&o, r);
         r->addresses[w->pe] = (uint64_t)(uintptr_t)r->base;
         /* Also a barrier: nobody gives its pieces back before all have mapped them. */
+        if (!rc)
+            rc = uf_gpu_show_window(w, o.g, r);
         rc = uf_memory_agree(w, "uf_register mapped", r->bytes, r->index, rc);
     }
     close_opening(&o);
@@ -178,6 +180,7 @@ void uf_gpu_window_close(uf_world *w, uf_region *r)
     struct uf_gpu *g = uf_gpu_of(w);
     if (!r->gpu)
         return;
+    uf_gpu_hide_window(g, r);
     for (int pe = 0; r->gpu->mappings && pe < w->n_pes; pe++)
         if (pe != w->pe)
             uf_cuda_buffer_unmap(g->device, &r->gpu->mappings[pe]);

@@ -443,6 +443,7 @@ int uf_register(uf_world *w, void *ptr, size_t bytes, uf_window **window)
     if (rc) {
         if (atomic_load(&w->regions[win->region.index]) == &win->region)
             atomic_store(&w->regions[win->region.index], NULL);
+        uf_gpu_window_close(w, &win->region);
         leave_network(w, &win->region);
         win->next = w->ended_windows;
         w->ended_windows = win;
@@ -466,7 +467,12 @@ int uf_unregister(uf_window *window)
     /* All have completed what they sent into it before any owner takes it away. */
     int rc = agree_on(w, "uf_unregister", window->region.index, window->region.bytes, UF_OK, -1, all);
     atomic_store_explicit(&w->regions[window->region.index], NULL, memory_order_release);
-    uf_gpu_window_close(w, &window->region);
+    if (window->region.memory == UF_MEMORY_CUDA) {
+        uf_gpu_window_close(w, &window->region);
+        /* An owner may free its buffer when this returns, which is not allowed while others have it open. */
+        int closed = agree_on(w, "uf_unregister closed", window->region.index, window->region.bytes, UF_OK, -1, all);
+        rc = rc ? rc : closed;
+    }
     leave_network(w, &window->region);
     window->next = w->ended_windows;
     w->ended_windows = window;

@@ -31,11 +31,12 @@ enum { MAX_PES = 8, SLOT = 256, REPLAYS = 1000, SECOND = 1000000000, UNIT = 2 <<
     X(cuInit)                                                                                                                    \
     X(cuDeviceGetCount)                                                                                                          \
     X(cuDeviceGet)                                                                                                               \
-    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree)   \
-        X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)    \
-            X(cuMemcpyAsync) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)                        \
-                X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)                    \
-                    X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuMemHostAlloc) X(cuMemFreeHost)
+    X(cuDevicePrimaryCtxRetain)                                                                                                  \
+    X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree) X(cuMemAddressReserve)        \
+        X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemcpyAsync)          \
+            X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamBeginCapture)                 \
+                X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)    \
+                    X(cuMemHostAlloc) X(cuMemFreeHost)
 
 #define MEMBER(name) __typeof__(&name) name;
 static struct {
@@ -658,12 +659,98 @@ static bool kernels_are_told_the_world(pe *p)
         HOLD((uintptr_t)p->mine + (uint64_t)peers[i].shift == (uintptr_t)uf_ptr(p->world, p->mine, i));
         HOLD((uintptr_t)p->host_words + (uint64_t)peers[i].host_shift == (uintptr_t)uf_ptr(p->world, p->host_words, i));
     }
-    HOLD(w.timeout_ns > 0 && w.barrier && w.scratch);
+    HOLD(w.timeout_ns > 0 && w.barrier && w.scratch && w.error);
+    HOLD(w.heap_span >= w.heap_bytes && (uint64_t)(uintptr_t)w.barrier - w.heap < w.heap_bytes);
+    ufd_ctx contexts[64];
+    HOLD(w.n_ctxs >= 1 && w.n_ctxs <= 64);
+    if (!copy(p, contexts, w.ctxs, sizeof *contexts * w.n_ctxs))
+        return false;
+    for (uint32_t i = 0; i < w.n_ctxs; i++)
+        HOLD(contexts[i].abi == UFD_ABI && contexts[i].size == sizeof *contexts && contexts[i].index == i &&
+             contexts[i].world == device && contexts[i].peers == w.peers && contexts[i].heap == w.heap &&
+             contexts[i].heap_span == w.heap_span);
     memcpy(&status, w.status, sizeof status);
     HOLD(status == 0);
     const struct ufd_world *again;
     FINE(uf_device_world(p->world, &again));
     HOLD(device == again);
+    return true;
+}
+
+/* The window with that base as kernels would find it; false: they would not. */
+static bool find_window(pe *p, const struct ufd_world *device, uint64_t base, ufd_window *found)
+{
+    static _Thread_local ufd_window all[64];
+    ufd_world w;
+    if (!copy(p, &w, device, sizeof w) || w.n_windows > 64 || !copy(p, all, w.windows, sizeof *all * w.n_windows))
+        return false;
+    for (uint32_t i = 0; i < w.n_windows; i++)
+        if (all[i].bytes && all[i].base == base) {
+            *found = all[i];
+            return true;
+        }
+    return false;
+}
+
+static bool kernels_see_windows_come_and_go(pe *p)
+{
+    const struct ufd_world *device;
+    ufd_window seen[3];
+    int64_t shifts[MAX_PES];
+    uf_window *windows[3];
+    CUdeviceptr base;
+    FINE(uf_device_world(p->world, &device));
+    DRIVER(cu.cuMemAlloc(&base, 6 << 20));
+    for (unsigned i = 0; i < 3; i++)
+        FINE(uf_register(p->world, (void *)(uintptr_t)(base + i * 65536), 4096 * (i + 1), &windows[i]));
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned char *at = (unsigned char *)(uintptr_t)(base + i * 65536);
+        HOLD(find_window(p, device, (uint64_t)(uintptr_t)at, &seen[i]) && seen[i].bytes == 4096 * (i + 1));
+        if (!copy(p, shifts, seen[i].shifts, sizeof *shifts * (size_t)p->n))
+            return false;
+        for (int other = 0; other < p->n; other++)
+            HOLD((uintptr_t)at + (uint64_t)shifts[other] == (uintptr_t)uf_ptr(p->world, at, other));
+    }
+    FINE(uf_unregister(windows[1]));
+    HOLD(!find_window(p, device, base + 65536, &seen[1]) && find_window(p, device, base + 2 * 65536, &seen[2]));
+    FINE(uf_register(p->world, (void *)(uintptr_t)(base + 65536), 8192, &windows[1])); /* takes the place that is free */
+    HOLD(find_window(p, device, base + 65536, &seen[1]) && seen[1].bytes == 8192);
+    for (int i = 0; i < 3; i++)
+        FINE(uf_unregister(windows[i]));
+    HOLD(!find_window(p, device, base, &seen[0]));
+    DRIVER(cu.cuMemFree(base));
+    return sync_all(p);
+}
+
+/* The record as a kernel leaves it: the numbers are written by us here, by kernels in world_device.cu. */
+static bool what_kernels_record_becomes_a_sentence(pe *p)
+{
+    const struct ufd_world *device;
+    ufd_world w;
+    FINE(uf_device_world(p->world, &device));
+    if (!copy(p, &w, device, sizeof w))
+        return false;
+    FINE(uf_device_error(p->world));
+    const ufd_error late = {.abi = UFD_ABI,
+                            .size = sizeof late,
+                            .count = 3,
+                            .ready = 1,
+                            .code = UF_ETIMEDOUT,
+                            .what = UFD_IN_WAIT,
+                            .pe = -1,
+                            .block = {4, 5, 6},
+                            .thread = {32, 1, 0},
+                            .address = w.heap + 0x140,
+                            .given = 41,
+                            .wanted = 42};
+    if (!copy(p, w.error, &late, sizeof late))
+        return false;
+    HOLD(uf_device_error(p->world) == UF_ETIMEDOUT);
+    const char *parts[] = {"a wait", "(4, 5, 6)", "(32, 1, 0)", "0x140", "41", "42", "2 more"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        HOLD(strstr(uf_error_message(), parts[i]));
+    FINE(uf_device_error(p->world));
+    HOLD(uf_device_error(NULL) == UF_EINVAL);
     return true;
 }
 
@@ -740,6 +827,8 @@ static const promise promises[] = {
     PROMISE(a_captured_barrier_is_right_at_each_replay),
     PROMISE(allocating_while_capturing_is_refused_and_said),
     PROMISE(kernels_are_told_the_world),
+    PROMISE(kernels_see_windows_come_and_go),
+    PROMISE(what_kernels_record_becomes_a_sentence),
     PROMISE(kernels_see_heaps_grow),
     PROMISE(an_abort_lets_streams_go_and_tells_kernels),
 };
@@ -882,7 +971,7 @@ static void report(const crowd *c, const table *t)
     for (int i = 0; i < N_PROMISES; i++) {
         const result *worst = NULL;
         for (int pe_number = 0; pe_number < c->n; pe_number++)
-            if (t->results[i][pe_number].state != 1 && !worst)
+            if (t->results[i][pe_number].state != 1 && (!worst || !worst->why[0]))
                 worst = &t->results[i][pe_number];
         say(c->name, promises[i].name, !worst, !worst ? "" : worst->why[0] ? worst->why : "not run");
     }
