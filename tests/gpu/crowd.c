@@ -331,7 +331,7 @@ static int collect(const crowd *c, const suite *s, const table *t, pid_t *pids, 
     return bad + left;
 }
 
-static void run_processes(const crowd *c, const suite *s)
+void crowd_run_processes(const crowd *c, const suite *s)
 {
     job j = {.crowd = c, .suite = s, .shared = crowd_make_table()};
     pid_t pids[MAX_PES];
@@ -457,13 +457,13 @@ void crowd_run_all(int gpus, const suite *s)
         if (shared[i].threads)
             run_threads(&shared[i], s);
         else
-            run_processes(&shared[i], s);
+            crowd_run_processes(&shared[i], s);
     }
     unsetenv("UNFENCE_CUDA_DEVICE"); /* auto: that of the current context */
     int each = gpus < MAX_PES ? gpus : MAX_PES;
     const crowd processes = {"processes, a GPU each", each, -1, false}, threads = {"threads, a GPU each", each, -1, true};
     if (gpus > 1) {
-        run_processes(&processes, s);
+        crowd_run_processes(&processes, s);
         run_threads(&threads, s);
     }
 }

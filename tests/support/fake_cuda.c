@@ -1168,12 +1168,32 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *stat
     return rc;
 }
 
+static void free_graph(CUgraph graph)
+{
+    for (op *o = graph->first; o;) {
+        op *next = o->next;
+        free(o);
+        o = next;
+    }
+    free(graph);
+    pthread_mutex_lock(&lock);
+    alive(-1);
+    pthread_mutex_unlock(&lock);
+}
+
+static CUgraph new_graph(void)
+{
+    CUgraph graph = calloc(1, sizeof *graph);
+    graph->last = &graph->first;
+    alive(1);
+    return graph;
+}
+
 EXPORT CUresult cuStreamBeginCapture(CUstream s, CUstreamCaptureMode how)
 {
     (void)how;
     pthread_mutex_lock(&lock);
-    s->capture = calloc(1, sizeof *s->capture);
-    s->capture->last = &s->capture->first;
+    s->capture = new_graph();
     captures++;
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -1189,11 +1209,21 @@ EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
     return CUDA_SUCCESS;
 }
 
-/* A graph that can be launched is the graph itself here: whoever instantiates destroys the graph only after it. */
+/* A graph that can be launched is a copy here: the graph may be destroyed. */
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
     (void)flags;
-    *exec = (CUgraphExec)(void *)graph;
+    pthread_mutex_lock(&lock);
+    CUgraph copied = new_graph();
+    pthread_mutex_unlock(&lock);
+    for (const op *o = graph->first; o; o = o->next) {
+        op *same = malloc(sizeof *same);
+        *same = *o;
+        same->next = NULL;
+        *copied->last = same;
+        copied->last = &same->next;
+    }
+    *exec = (CUgraphExec)(void *)copied;
     return CUDA_SUCCESS;
 }
 
@@ -1205,18 +1235,13 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-    (void)exec;
+    free_graph((CUgraph)(void *)exec);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
-    for (op *o = graph->first; o;) {
-        op *next = o->next;
-        free(o);
-        o = next;
-    }
-    free(graph);
+    free_graph(graph);
     return CUDA_SUCCESS;
 }
 
