@@ -30,12 +30,18 @@ static int take_piece(const uf_cuda_pointer *p, const unsigned char *address, bo
         fcntl(piece->share.fd, F_SETFD, FD_CLOEXEC);
         return UF_OK;
     }
+    CUmemAllocationProp made;
+    bool never = uf_cuda.cuMemGetAllocationPropertiesFromHandle(&made, handle) == CUDA_SUCCESS &&
+                 !(made.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     piece->share.fd = -1;
     uf_cuda_share_close(&piece->share);
+    if (!never)
+        return uf_cuda_fail(rc, "cuMemExportToShareableHandle", "the GPU memory at %p cannot be given to other processes",
+                            (const void *)address);
     return uf_fail(UF_EUNSUPPORTED,
                    "the GPU memory at %p was made by cuMemCreate without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, so other "
-                   "processes cannot "
-                   "be given it: ask for that handle type where it is made, or use uf_malloc_on",
+                   "processes cannot be "
+                   "given it: ask for that handle type where it is made, or use uf_malloc_on",
                    (const void *)address);
 }
 
@@ -84,6 +90,9 @@ static int take_plain(const uf_cuda_pointer *p, const unsigned char *ptr, size_t
     buffer->has_ipc = rc == CUDA_SUCCESS;
     if (buffer->has_ipc)
         memcpy(buffer->ipc, &handle, sizeof handle);
+    else if (others && rc != CUDA_ERROR_INVALID_VALUE && rc != CUDA_ERROR_NOT_SUPPORTED)
+        return uf_cuda_fail(rc, "cuIpcGetMemHandle", "the GPU memory at %p cannot be given to other processes",
+                            (const void *)ptr);
     else if (others)
         return uf_fail(UF_EUNSUPPORTED,
                        "the GPU memory at %p is neither of cuMemCreate nor of cudaMalloc (a memory pool's, say), so other "

@@ -153,8 +153,8 @@ int uf_gpu_window_open(uf_world *w, uf_region *r)
     if (!rc)
         rc = make_room(&o);
     if (!rc && (rc = uf_cuda_buffer_share(o.g->device, r->base, r->bytes, others_are_near(w, o.g), &o.mine.buffer, &o.pieces))) {
-        char why[160];
-        snprintf(why, sizeof why, "%.159s", uf_error_message());
+        char why[360];
+        snprintf(why, sizeof why, "%.359s", uf_error_message());
         rc = uf_fail(rc, "PE %d: uf_register: %s", w->pe, why);
     }
     o.mine.pieces = (uint64_t)(uintptr_t)o.pieces;

@@ -78,7 +78,7 @@ typedef struct wish {
     uint64_t a, b;
     int32_t rc;
     int32_t fd;
-    char why[200];
+    char why[400];
 } wish;
 
 /* Compares `mine` on all PEs; all[] gets everybody's. UF_EMISMATCH with both, or the first failure among them. */
@@ -94,7 +94,7 @@ static int agree(uf_world *w, wish *mine, wish *all)
                 pe, o->what, (unsigned long long)o->a, (unsigned long long)o->b, w->pe, mine->what, (unsigned long long)mine->a,
                 (unsigned long long)mine->b);
         else if (o->rc)
-            rc = uf_fail(o->rc, "%.199s", o->why);
+            rc = uf_fail(o->rc, "%.399s", o->why);
     }
     return rc;
 }

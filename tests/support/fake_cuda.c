@@ -592,6 +592,8 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *p, C
     ENTER(cuMemGetAllocationPropertiesFromHandle);
     memset(p, 0, sizeof *p);
     p->location.id = ((memory *)(uintptr_t)handle)->device;
+    if (((memory *)(uintptr_t)handle)->exportable)
+        p->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return CUDA_SUCCESS;
 }
 
