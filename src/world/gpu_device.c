@@ -237,7 +237,9 @@ static const char *operation_of(uint32_t what)
 
 static void say_peer(char *to, size_t bytes, int pe)
 {
-    snprintf(to, bytes, pe < 0 ? "" : " with PE %d", pe);
+    to[0] = '\0';
+    if (pe >= 0)
+        snprintf(to, bytes, " with PE %d", pe);
 }
 
 /* Where an address lies: an offset says more than a number of this process. */
