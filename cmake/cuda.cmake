@@ -1,7 +1,8 @@
 # What is compiled by nvcc: the tests and benchmarks that run on a GPU. The library itself holds no kernel and links no CUDA.
 #
-# They are built by the target `gpu` alone, on a machine that needs no GPU, and run on one that has by tests/gpu/run and bench/gpu/run. That
-# all of it compiles for each architecture that we promise is a test (scripts/check-cuda).
+# They are built by the target `gpu` alone, on a machine that needs no GPU, and run on one that has by tests/gpu/run and bench/gpu/run. The
+# target `gpu_planted` adds the test programs with a bug in each. That all of it compiles for each architecture that we
+# promise is a test (scripts/check-cuda).
 set(UNFENCE_WITH_CUDA AUTO CACHE STRING "GPU code: AUTO (where CUDA is found), ON, OFF")
 set(UNFENCE_CUDA_ARCHS 90 CACHE STRING "Architectures that the target gpu is built for, as 80;90;100")
 

@@ -15,7 +15,7 @@ enum : uint64_t {
     ROTATION = 128ull << 20,
     HEAP = 352ull << 20
 };
-enum { AT_WORDS = 64 << 10, AT_ECHO = 65 << 10, LANES_MOST = 1024, TIMES_MOST = 1 << 16 };
+enum { AT_WORDS = 64 << 10, AT_ECHO = 65 << 10, AT_FLOOR = 66 << 10, LANES_MOST = 1024, TIMES_MOST = 1 << 16 };
 
 static __device__ __forceinline__ uint32_t pattern(int pe, uint64_t word)
 {
@@ -78,7 +78,8 @@ __global__ void verify(rig_gang g, layout l, uint64_t messages, int from, bool s
 
 /* ---------------------------------------------------------------- latency */
 
-enum { PING_SIGNAL, PING_RELAXED, PING_PUT_SIGNAL, PING_READ, PING_FLAGGED };
+enum { PING_SIGNAL, PING_PUT_SIGNAL, PING_READ, PING_FLAGGED };
+enum { PING_SMALL = 1024, PING_HOT = 6 };
 
 /* Time per round trip: clock counts, and the timer around them, which tells how long a count is. */
 struct times {
@@ -86,55 +87,84 @@ struct times {
     uint32_t each[TIMES_MOST];
 };
 
-/* PE 0 sends, PE 1 answers alike. READ and FLAGGED look at the payload before they go on. */
+/* One side of a ping-pong. Up to PING_SMALL bytes are made by the sender in shared memory, where a kernel that is in a hurry has them; more
+ * come from the heap. */
+template <class S, int Kind> struct player {
+    const ufd_world *w;
+    uint64_t heap;
+    ufd_ctx c;
+    layout l;
+    rig_gang *g;
+    int me;
+    uint64_t base;
+    uint32_t *mine; /* two messages in shared memory */
+    uint32_t *got;
+
+    /* By all threads: message i, while there is time. */
+    UFD_METHOD void prepare(uint32_t i) const
+    {
+        if (Kind != PING_SIGNAL && l.bytes <= PING_SMALL)
+            for (uint32_t x = S::rank(); x < l.bytes / 4; x += S::size())
+                mine[i % 2 * (PING_SMALL / 4) + x] = pattern(me, (l.source_of(i) - AT_SOURCE) / 4 + x);
+    }
+    UFD_METHOD void send(uint32_t i) const
+    {
+        uint64_t v = base + i + 1, *word = (uint64_t *)(heap + AT_WORDS);
+        void *dst = (void *)(heap + l.target_of(i));
+        const void *src =
+            l.bytes <= PING_SMALL ? (const void *)(mine + i % 2 * (PING_SMALL / 4)) : (const void *)(heap + l.source_of(i));
+        if (Kind == PING_SIGNAL)
+            ufd_signal_in<S>(c, word, UF_SIGNAL_SET, v, 1 - me, UF_WEAK);
+        else if (Kind == PING_FLAGGED)
+            ufd_put_flagged_in<S>(c, dst, src, l.bytes, v, 1 - me);
+        else
+            ufd_put_signal_in<S>(c, dst, src, l.bytes, word, UF_SIGNAL_SET, v, 1 - me, UF_WEAK);
+    }
+    /* READ and FLAGGED look at every word. False: no more. */
+    UFD_METHOD bool await(uint32_t i) const
+    {
+        uint64_t v = base + i + 1, at = (l.source_of(i) - AT_SOURCE) / 4;
+        const void *dst = (const void *)(heap + l.target_of(i));
+        int rc = Kind == PING_FLAGGED ? ufd_wait_flagged_in<S>(w, got, dst, l.bytes, v, UFD_WORLD_TIMEOUT)
+                                      : ufd_wait_in<S>(w, (const uint64_t *)(heap + AT_WORDS), UF_GE, v, UFD_WORLD_TIMEOUT);
+        const uint32_t *payload = Kind == PING_FLAGGED ? got : (const uint32_t *)dst;
+        if (Kind == PING_READ || Kind == PING_FLAGGED)
+            for (uint64_t x = S::rank(); x < l.bytes / 4 && rc == 0; x += S::size())
+                if (payload[x] != pattern(1 - me, at + x))
+                    rig_fault(*g, 3, i, x);
+        return rc == 0;
+    }
+};
+
+/* PE 0 sends, PE 1 answers alike. PE 1 waits for its first message before the loop, so that both then do the same in each turn. */
 template <class S, int Kind> __global__ void ping(rig_gang g, layout l, uint32_t rounds, uint64_t base, times *t)
 {
     const ufd_world *w = rig_world(g);
-    ufd_ctx c = ufd_ctx_at(w, 0);
-    __shared__ uint64_t got[512];
-    int me = w->pe, peer = 1 - me;
-    uint64_t *word = (uint64_t *)(w->heap + AT_WORDS), start = 0, last = 0;
-    long long first = 0;
+    __shared__ uint32_t mine[2 * PING_SMALL / 4], got[PING_SMALL / 4];
+    int me = w->pe;
+    const player<S, Kind> p = {w, w->heap, ufd_ctx_at(w, 0), l, &g, me, base, mine, got};
+    bool timing = me == 0 && S::rank() == 0;
+    uint64_t start = 0, last = 0, first = 0;
+    p.prepare(0);
+    if (me == 1 && !p.await(0))
+        return;
     for (uint32_t i = 0; i < rounds + 50; i++) {
-        uint64_t v = base + i + 1;
-        void *dst = (void *)(w->heap + l.target_of(i));
-        const void *src = (const void *)(w->heap + l.source_of(i));
-        if (me == 0 && S::rank() == 0 && i == 50)
-            start = ufd_ptx_ns(), first = clock64(), last = (uint64_t)first;
-        for (int leg = 0; leg < 2; leg++) {
-            if (leg == me) {
-                if (Kind == PING_SIGNAL || Kind == PING_RELAXED)
-                    ufd_signal_in<S>(c, word, UF_SIGNAL_SET, v, peer, UF_WEAK);
-                else if (Kind == PING_FLAGGED)
-                    ufd_put_flagged_in<S>(c, dst, src, l.bytes, v, peer);
-                else
-                    ufd_put_signal_in<S>(c, dst, src, l.bytes, word, UF_SIGNAL_SET, v, peer, UF_WEAK);
-            } else if (Kind == PING_FLAGGED) {
-                if (ufd_wait_flagged_in<S>(w, got, dst, l.bytes, v, UFD_WORLD_TIMEOUT))
-                    return;
-            } else if (Kind == PING_RELAXED) { /* is the acquire in each turn of a wait dear? */
-                while (ufd_ptx_load_relaxed(word) < v)
-                    ;
-                if (ufd_wait_in<S>(w, word, UF_GE, v, UFD_WORLD_TIMEOUT))
-                    return;
-            } else if (ufd_wait_in<S>(w, word, UF_GE, v, UFD_WORLD_TIMEOUT)) {
-                return;
-            }
-            uint64_t at = (l.source_of(i) - AT_SOURCE) / 4;
-            const uint32_t *payload = Kind == PING_FLAGGED ? (const uint32_t *)got : (const uint32_t *)dst;
-            if (leg != me && (Kind == PING_READ || Kind == PING_FLAGGED))
-                for (uint64_t x = S::rank(); x < l.bytes / 4; x += S::size())
-                    if (payload[x] != pattern(peer, at + x))
-                        rig_fault(g, 3, i, x);
-        }
-        if (me == 0 && S::rank() == 0 && i >= 50) {
+        if (timing && i == 50)
+            start = ufd_ptx_ns(), first = last = (uint64_t)clock64();
+        p.send(i);
+        p.prepare(i + 1);
+        if (!p.await(i + (uint32_t)me))
+            return;
+        if (timing && i >= 50) {
             uint64_t now = (uint64_t)clock64();
             t->each[(i - 50) % TIMES_MOST] = (uint32_t)(now - last);
             last = now;
         }
     }
-    if (me == 0 && S::rank() == 0)
-        t->ns = ufd_ptx_ns() - start, t->clocks = last - (uint64_t)first, t->n = rounds;
+    if (timing)
+        t->ns = ufd_ptx_ns() - start, t->clocks = last - first, t->n = rounds;
+    if (me == 0)
+        p.send(rounds + 50); /* what PE 1 waits for in its last turn */
 }
 
 /* What a fence costs a thread with one remote store outstanding, and without. */
@@ -153,16 +183,16 @@ __global__ void fences(rig_gang g, uint32_t rounds, bool store, times *t)
     t->ns = ufd_ptx_ns() - start, t->n = rounds;
 }
 
-template <class S, bool Complete> __global__ void meetings(rig_gang g, uint32_t rounds, times *t)
+template <class S, class How> __global__ void meetings(rig_gang g, uint32_t rounds, times *t)
 {
     const ufd_world *w = rig_world(g);
-    for (uint32_t i = 0; i < 50; i++)
-        if (ufd_meet<S>(w, Complete))
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < rounds + 50; i++) {
+        if (i == 50)
+            start = ufd_ptx_ns();
+        if (ufd_meet<S, How>(w))
             return;
-    uint64_t start = ufd_ptx_ns();
-    for (uint32_t i = 0; i < rounds; i++)
-        if (ufd_meet<S>(w, Complete))
-            return;
+    }
     if (w->pe == 0 && S::rank() == 0)
         t->ns = ufd_ptx_ns() - start, t->n = rounds;
 }
@@ -172,7 +202,8 @@ template <class S, bool Complete> __global__ void meetings(rig_gang g, uint32_t 
 /* Messages of a grid, mover k of `lanes` taking k, k + lanes, ... `stamp`: when every 64th message of lane 0 was taken. */
 struct source {
     layout l;
-    const ufd_world *w;
+    uint64_t heap;
+    int32_t pe;
     uint64_t first, lanes, each;
     uint64_t *stamp;
 
@@ -181,12 +212,12 @@ struct source {
         if (i >= each)
             return false;
         uint64_t m = first + warp + i * lanes;
-        row->dst = (void *)(w->heap + l.target_of(m));
-        row->src = (const void *)(w->heap + l.source_of(m));
+        row->dst = (void *)(heap + l.target_of(m));
+        row->src = (const void *)(heap + l.source_of(m));
         row->bytes = l.bytes;
-        row->sig = l.signal_of(w, m);
+        row->sig = (uint64_t *)(heap + AT_SIGNALS) + l.slot_of(m) * 2;
         row->value = l.value_of(m);
-        row->pe = 1 - w->pe;
+        row->pe = pe;
         row->op = UF_SIGNAL_SET;
         row->flags = UF_WEAK;
         if (stamp && first + warp == 0 && i % 64 == 0)
@@ -203,7 +234,7 @@ __global__ void __launch_bounds__(ufd_mover_threads<Shape>(Mode))
     const ufd_world *w = rig_world(g);
     if (w->pe != 0 && !both)
         return;
-    source next = {l, w, blockIdx.x * (uint64_t)Shape::warps, gridDim.x * (uint64_t)Shape::warps, each, stamp};
+    source next = {l, w->heap, 1 - w->pe, blockIdx.x * (uint64_t)Shape::warps, gridDim.x * (uint64_t)Shape::warps, each, stamp};
     ufd_mover_knob knob = {batch, ns};
     int rc = ufd_mover_block<Shape, Mode>(ufd_ctx_block(w), stages, knob, next);
     if (rc)
@@ -217,7 +248,7 @@ __global__ void __launch_bounds__(1024) putting(rig_gang g, layout l, uint64_t e
     if (w->pe != 0)
         return;
     ufd_ctx c = ufd_ctx_block(w);
-    source next = {l, w, blockIdx.x, gridDim.x, each, 0};
+    source next = {l, w->heap, 1, blockIdx.x, gridDim.x, each, 0};
     ufd_row row;
     for (uint64_t i = 0; next(0, i, &row); i++)
         if (signals)
@@ -292,30 +323,40 @@ __global__ void __launch_bounds__(1024)
 }
 
 /* The control: as a mover, but each signal goes out when its source has been read, not when its bytes have arrived. A checker that
- * finds nothing wrong here would find nothing anywhere. */
+ * finds nothing wrong here would find nothing anywhere. HASTY stages a warp keep the way full, so that bytes wait on it and words pass. */
+enum { HASTY = 8 };
 __global__ void __launch_bounds__(256) hasty(rig_gang g, layout l, uint64_t each)
 {
 #if UFD_HAS_BULK
-    extern __shared__ __align__(128) uint8_t stages[];
+    extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t full[8];
     const ufd_world *w = rig_world(g);
-    uint32_t warp = threadIdx.x / 32;
+    uint32_t warp = threadIdx.x / 32, stages = l.bytes <= 2048 ? HASTY : 2;
     if (w->pe != 0 || threadIdx.x % 32 != 0)
         return;
-    source next = {l, w, blockIdx.x * 8ull, gridDim.x * 8ull, each, 0};
+    source next = {l, w->heap, 1, blockIdx.x * 8ull, gridDim.x * 8ull, each, 0};
     int64_t shift = (int64_t)(ufd_ptr(w, (uint8_t *)w->heap, 1) - (uint8_t *)w->heap);
-    uint8_t *stage = stages + warp * l.bytes;
     ufd_ptx_barrier_init(&full[warp]);
     ufd_ptx_barriers_ready();
     ufd_row row;
-    for (uint64_t i = 0; next(warp, i, &row); i++) {
-        ufd_ptx_barrier_expect(&full[warp], (uint32_t)row.bytes);
-        ufd_ptx_bulk_load(stage, (uint64_t)row.src, (uint32_t)row.bytes, &full[warp]);
-        ufd_ptx_barrier_wait(&full[warp], (uint32_t)i & 1);
-        ufd_ptx_bulk_store((uint64_t)row.dst + (uint64_t)shift, stage, (uint32_t)row.bytes);
+    for (uint64_t i = 0; next(warp, i, &row); i += stages) {
+        uint32_t n = each - i < stages ? (uint32_t)(each - i) : stages;
+        ufd_ptx_barrier_expect(&full[warp], n * (uint32_t)l.bytes);
+        for (uint32_t k = 0; k < n; k++) {
+            next(warp, i + k, &row);
+            ufd_ptx_bulk_load(shared + (warp * stages + k) * l.bytes, (uint64_t)row.src, (uint32_t)row.bytes, &full[warp]);
+        }
+        ufd_ptx_barrier_wait(&full[warp], (uint32_t)(i / stages) & 1);
+        for (uint32_t k = 0; k < n; k++) {
+            next(warp, i + k, &row);
+            ufd_ptx_bulk_store((uint64_t)row.dst + (uint64_t)shift, shared + (warp * stages + k) * l.bytes, (uint32_t)row.bytes);
+        }
         ufd_ptx_bulk_commit();
         ufd_ptx_bulk_read<0>();
-        ufd_signal_at(ufd_moved(row.sig, shift), UF_SIGNAL_SET, row.value, false);
+        for (uint32_t k = n; k-- > 0;) { /* the last one first */
+            next(warp, i + k, &row);
+            ufd_signal_at(ufd_moved(row.sig, shift), UF_SIGNAL_SET, row.value, false);
+        }
     }
     ufd_ptx_bulk_complete<0>();
 #endif

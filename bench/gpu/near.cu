@@ -5,7 +5,7 @@
  * ends the run with exit code 1. Targets of streams rotate over 128 MiB: one target written again and again reports more than a link
  * carries. What is compared runs in turn, in one process; a ratio is the median over rounds. `prove` is the evidence for
  * UFD_COMPLETED: a receiver that reads every word the moment its signal shows, and a control in which it must find wrong ones. */
-#include "kernels.cuh"
+#include "floors.cuh"
 #include "report.cuh"
 #include <chrono>
 
@@ -76,7 +76,9 @@ static const times *read_times(bench *b)
 
 /* ---------------------------------------------------------------- latency */
 
-template <class S, int Kind> static double ping_of(bench *b, const char *policy, uint64_t bytes, unsigned threads)
+/* `bits`: over how many places messages rotate: PING_HOT as buffers that are used again and again, more to see what cold memory costs. */
+template <class S, int Kind>
+static double ping_of(bench *b, const char *policy, uint64_t bytes, unsigned threads, uint32_t bits = PING_HOT)
 {
     std::vector<double> us;
     if (Kind == PING_FLAGGED)
@@ -85,29 +87,54 @@ template <class S, int Kind> static double ping_of(bench *b, const char *policy,
     for (int round = 0; round < 4; round++) {
         const uint32_t n = 1900;
         layout l = lay(b, bytes, 65536);
+        l.bits = bits;
         rig_start(&b->r, ping<S, Kind>, 1, threads, 0, l, n, b->base, b->t);
         settle(b, policy);
-        b->base += n + 50;
+        b->base += n + 51;
         const times *t = read_times(b);
         for (uint32_t i = 0; i < n && round > 0; i++)
             us.push_back(t->each[i] * ((double)t->ns / (double)t->clocks) / 2000.0);
         for (int from = 0; from < 2 && (Kind == PING_PUT_SIGNAL || Kind == PING_READ); from++)
-            check(b, l, n + 50, from, false, policy);
+            check(b, l, n + 50 + (from == 0), from, false, policy);
     }
     return report_add(&b->rep, "gpu-latency", policy, bytes, 1, "latency", "us", "", us);
 }
 
+/* One way, or the whole turn where both sides do the same at once. */
+template <int Kind> static double bare_of(bench *b, const char *policy)
+{
+    std::vector<double> us;
+    for (int round = 0; round < 6; round++) {
+        const uint32_t n = 2000;
+        rig_start(&b->r, bare_words<Kind>, 1, 1, 0, n, b->base, b->t);
+        settle(b, policy);
+        b->base += n + 50;
+        const times *t = read_times(b);
+        if (round > 0)
+            us.push_back((double)t->ns / (double)t->n / (Kind == BARE_SYNC || Kind == BARE_BARRIER ? 1000.0 : 2000.0));
+    }
+    return report_add(&b->rep, "gpu-floor", policy, Kind == BARE_PUT || Kind == BARE_PAIR ? 8 : 0, 1, "latency", "us", "", us);
+}
+
 static void latencies(bench *b)
 {
+    bare_of<BARE_RELAXED>(b, "bare word, polled relaxed");
+    bare_of<BARE_TWICE>(b, "bare word, two loads under way");
+    bare_of<BARE_ACQUIRE>(b, "bare word, polled with acquire");
+    bare_of<BARE_PAIR>(b, "bare 16 bytes");
+    bare_of<BARE_RELEASE>(b, "bare word, sent with release");
+    bare_of<BARE_PUT>(b, "bare 8 bytes, then release");
     double signal = ping_of<ufd_thread, PING_SIGNAL>(b, "signal", 0, 1);
-    ping_of<ufd_thread, PING_RELAXED>(b, "signal, relaxed polls", 0, 1);
     double put = ping_of<ufd_thread, PING_PUT_SIGNAL>(b, "put_signal", 8, 1);
     ping_of<ufd_thread, PING_READ>(b, "put_signal+read", 8, 1);
     double flagged = ping_of<ufd_thread, PING_FLAGGED>(b, "flagged+read", 8, 1);
+    ping_of<ufd_thread, PING_FLAGGED>(b, "flagged+read, cold", 8, 1, 11);
     ping_of<ufd_warp, PING_READ>(b, "put_signal+read/warp", 1024, 32);
     ping_of<ufd_warp, PING_FLAGGED>(b, "flagged+read/warp", 1024, 32);
-    ping_of<ufd_block, PING_PUT_SIGNAL>(b, "put_signal/block", 8192, 1024);
+    ping_of<ufd_block, PING_PUT_SIGNAL>(b, "put_signal/block", 8192, 512);
     double big = ping_of<ufd_block, PING_PUT_SIGNAL>(b, "put_signal/block", 65536, 1024);
+    big = std::min(big, ping_of<ufd_block, PING_PUT_SIGNAL>(b, "put_signal/block of 512", 65536, 512));
+    ping_of<ufd_block, PING_PUT_SIGNAL>(b, "put_signal/block, cold", 65536, 1024, 11);
     for (int store = 0; store < 2; store++) {
         rig_start(&b->r, fences, 1, 1, 0, 2000u, store != 0, b->t);
         settle(b, "fence");
@@ -121,11 +148,11 @@ static void latencies(bench *b)
     report_judge(&b->rep, "put_signal 64 KiB by one block, one way", big, "us", 3.54, true);
 }
 
-template <class S, bool Complete> static double meeting(bench *b, const char *policy, unsigned threads)
+template <class S, class How> static double meeting(bench *b, const char *policy, unsigned threads)
 {
     std::vector<double> us;
     for (int round = 0; round < 8; round++) {
-        rig_start(&b->r, meetings<S, Complete>, 1, threads, 0, 1000u, b->t);
+        rig_start(&b->r, meetings<S, How>, 1, threads, 0, 1000u, b->t);
         settle(b, policy);
         const times *t = read_times(b);
         if (round > 0)
@@ -136,13 +163,17 @@ template <class S, bool Complete> static double meeting(bench *b, const char *po
 
 static void barriers(bench *b)
 {
-    double best = meeting<ufd_thread, true>(b, "barrier/thread", 1);
-    best = std::min(best, meeting<ufd_warp, true>(b, "barrier/warp", 32));
-    double block = meeting<ufd_block, true>(b, "barrier/block", 256);
-    meeting<ufd_thread, false>(b, "sync/thread", 1);
-    meeting<ufd_block, false>(b, "sync/block", 256);
+    bare_of<BARE_BARRIER>(b, "bare barrier: fence, word, acquire");
+    bare_of<BARE_SYNC>(b, "bare sync: word, polled relaxed");
+    double best = meeting<ufd_thread, ufd_completing>(b, "barrier/thread", 1);
+    best = std::min(best, meeting<ufd_warp, ufd_completing>(b, "barrier/warp", 32));
+    double block = meeting<ufd_block, ufd_completing>(b, "barrier/block", 256);
+    double sync = meeting<ufd_thread, ufd_only_meeting>(b, "sync/thread", 1);
+    meeting<ufd_warp, ufd_only_meeting>(b, "sync/warp", 32);
+    meeting<ufd_block, ufd_only_meeting>(b, "sync/block", 256);
     report_judge(&b->rep, "barrier, thread or warp", best, "us", 1.5, true);
     report_judge(&b->rep, "barrier, block of 256", block, "us", 1.5, true);
+    report_judge(&b->rep, "sync, thread", sync, "us", 1.0, true);
 }
 
 /* ---------------------------------------------------------------- streams */
@@ -186,6 +217,26 @@ static double rate_of(bench *b, const mover &m, uint64_t bytes, unsigned blocks,
     return (double)total / ms / 1e6;
 }
 
+/* Bulk stores of what lies in shared memory. */
+template <int Told> static double bare_stores_of(bench *b, const char *policy, uint32_t bytes, unsigned blocks, uint32_t warps)
+{
+    std::vector<double> rates;
+    const uint32_t stages = 196608 / bytes / warps < 8 ? 196608 / bytes / warps : 8;
+    const uint64_t total = blocks == 1 ? 256ull << 20 : 1024ull << 20;
+    for (int round = 0; round < 4; round++) {
+        uint64_t each = total / bytes / blocks / warps;
+        double ms = timed(b, [&] {
+            rig_start(&b->r, bare_stores<Told>, blocks, 32 * warps, (size_t)stages * warps * bytes, bytes, stages, each);
+        });
+        settle(b, policy);
+        if (round > 0)
+            rates.push_back((double)(each * bytes * blocks * warps) / ms / 1e6);
+    }
+    char name[64];
+    snprintf(name, sizeof name, "%s/%u warps", policy, warps);
+    return report_add(&b->rep, "gpu-floor", name, bytes, blocks, "bandwidth", "GB/s", "", rates);
+}
+
 static double bandwidth_of(bench *b, const mover &m, uint64_t bytes, unsigned blocks)
 {
     std::vector<double> rates;
@@ -199,16 +250,23 @@ static double bandwidth_of(bench *b, const mover &m, uint64_t bytes, unsigned bl
 
 static void bandwidths(bench *b)
 {
-    const mover plain = {"block put", start_putting<UFD_UNSIGNALLED>, 1, false};
-    const mover bulk = moving_as<ufd_mover_shape<8, 3, 8192, 4>, UFD_UNSIGNALLED>("mover/8x3x8K");
-    const mover wide = moving_as<ufd_mover_shape<4, 3, 16384, 4>, UFD_UNSIGNALLED>("mover/4x3x16K");
-    const mover deep = moving_as<ufd_mover_shape<4, 6, 8192, 4>, UFD_UNSIGNALLED>("mover/4x6x8K");
-    const mover many = moving_as<ufd_mover_shape<16, 3, 4096, 4>, UFD_UNSIGNALLED>("mover/16x3x4K");
+    const mover movers[] = {
+        {"block put", start_putting<UFD_UNSIGNALLED>, 1, false},
+        moving_as<ufd_mover_shape<8, 3, 8192, 4>, UFD_UNSIGNALLED>("mover/8x3x8K"),
+        moving_as<ufd_mover_shape<4, 6, 8192, 4>, UFD_UNSIGNALLED>("mover/4x6x8K"),
+        moving_as<ufd_mover_shape<2, 12, 8192, 4>, UFD_UNSIGNALLED>("mover/2x12x8K"),
+        moving_as<ufd_mover_shape<16, 3, 4096, 4>, UFD_UNSIGNALLED>("mover/16x3x4K"),
+        moving_as<ufd_mover_shape<12, 4, 4096, 4>, UFD_UNSIGNALLED>("mover/12x4x4K"),
+        moving_as<ufd_mover_shape<24, 4, 2048, 4>, UFD_UNSIGNALLED>("mover/24x4x2K"),
+    };
+    for (uint32_t warps : {1u, 4u, 8u})
+        for (uint32_t bytes : {4096u, 16384u})
+            bare_stores_of<BARE_UNTOLD>(b, "bare bulk stores", bytes, 1, warps);
     double best[3] = {0, 0, 0};
     const unsigned blocks[3] = {1, 8, 32};
     for (int k = 0; k < 3; k++)
         for (uint64_t bytes : {65536ull, 1048576ull})
-            for (const mover *m : {&plain, &bulk, &wide, &deep, &many})
+            for (const mover *m = movers; m < movers + sizeof movers / sizeof *movers; m++)
                 if (bytes * blocks[k] * m->lanes * 2 <= ROTATION) /* a slot has one writer */
                     best[k] = std::max(best[k], bandwidth_of(b, *m, bytes, blocks[k]));
     report_judge(&b->rep, "bandwidth of one block", best[0], "GB/s", 47, false);
@@ -265,11 +323,12 @@ template <class Shape> static void ratios_of(bench *b, uint64_t bytes, double *c
     const mover none = moving_as<Shape, UFD_UNSIGNALLED>("unsignalled"), by_fence = moving_as<Shape, UFD_FENCED>("fenced");
     const mover by_completion = moving_as<Shape, UFD_COMPLETED>("completed");
     char name[64];
-    snprintf(name, sizeof name, "completed/%dx%d lag %d", Shape::warps, Shape::stages, Shape::lag);
+    snprintf(name, sizeof name, "completed/%dx%d lag %d every %d", Shape::warps, Shape::stages, Shape::lag, Shape::every);
     *completed = std::max(*completed, ratio_of(b, none, by_completion, bytes, 1, 0, name));
     signal_latency(b, by_completion, bytes, 1, 0, name);
-    for (uint32_t batch : {1u, 8u, 32u, 128u, 512u}) {
-        snprintf(name, sizeof name, "fenced/%dx%d lag %d by %u", Shape::warps, Shape::stages, Shape::lag, batch);
+    for (uint32_t batch : {1u, 32u, 256u}) {
+        snprintf(name, sizeof name, "fenced/%dx%d lag %d every %d by %u", Shape::warps, Shape::stages, Shape::lag, Shape::every,
+                 batch);
         *fenced = std::max(*fenced, ratio_of(b, none, by_fence, bytes, batch, 100000, name));
         signal_latency(b, by_fence, bytes, batch, 100000, name);
     }
@@ -282,12 +341,18 @@ static void ratios(bench *b)
                 released = {"block put_signal", start_putting<UFD_COMPLETED>, 1, true};
     ratio_of(b, put, released, 1024, 1, 0, "block put_signal");
     ratio_of(b, put, released, 8192, 1, 0, "block put_signal");
+    for (uint32_t warps : {8u, 16u}) {
+        bare_stores_of<BARE_UNTOLD>(b, "bare bulk stores", 1024, 8, warps);
+        bare_stores_of<BARE_AWAITED>(b, "bare bulk stores, awaited", 1024, 8, warps);
+        bare_stores_of<BARE_TOLD>(b, "bare bulk stores, told", 1024, 8, warps);
+    }
     ratios_of<ufd_mover_shape<8, 16, 1024, 8>>(b, 1024, &completed[0], &fenced[0]);
-    ratios_of<ufd_mover_shape<8, 16, 1024, 24>>(b, 1024, &completed[0], &fenced[0]);
+    ratios_of<ufd_mover_shape<8, 16, 1024, 8, 4>>(b, 1024, &completed[0], &fenced[0]);
+    ratios_of<ufd_mover_shape<16, 12, 1024, 8>>(b, 1024, &completed[0], &fenced[0]);
+    ratios_of<ufd_mover_shape<16, 12, 1024, 8, 4>>(b, 1024, &completed[0], &fenced[0]);
     ratios_of<ufd_mover_shape<8, 6, 4096, 6>>(b, 4096, &completed[1], &fenced[1]);
+    ratios_of<ufd_mover_shape<8, 6, 4096, 4, 2>>(b, 4096, &completed[1], &fenced[1]);
     ratios_of<ufd_mover_shape<8, 3, 8192, 2>>(b, 8192, &completed[2], &fenced[2]);
-    ratios_of<ufd_mover_shape<8, 3, 8192, 6>>(b, 8192, &completed[2], &fenced[2]);
-    ratios_of<ufd_mover_shape<4, 6, 8192, 6>>(b, 8192, &completed[2], &fenced[2]);
     report_judge(&b->rep, "completed over unsignalled, 1 KiB, 8 blocks", completed[0], "x", 0.75, false);
     report_judge(&b->rep, "completed over unsignalled, 8 KiB, 8 blocks", completed[2], "x", 0.95, false);
     report_judge(&b->rep, "fenced over unsignalled, 1 KiB, 8 blocks", fenced[0], "x", 0.50, false);
@@ -337,28 +402,33 @@ static tally prove(bench *b, const mover &m, uint64_t bytes, uint64_t messages, 
 static void start_hasty(bench *b, const layout &l, unsigned blocks, uint64_t messages, uint32_t batch, uint64_t ns,
                         uint64_t *stamp, bool both)
 {
-    rig_start(&b->r, hasty, blocks, 256, 8 * (size_t)l.bytes, l, messages / blocks / 8);
+    rig_start(&b->r, hasty, blocks, 256, 8 * (l.bytes <= 2048 ? HASTY : 2) * (size_t)l.bytes, l, messages / blocks / 8);
 }
 
 static void proofs(bench *b, uint64_t messages, double seconds)
 {
     const mover early = {"control", start_hasty, 8, true};
     const mover small = moving_as<ufd_mover_shape<8, 16, 1024, 8>, UFD_COMPLETED>("completed");
+    const mover busy = moving_as<ufd_mover_shape<16, 12, 1024, 8, 4>, UFD_COMPLETED>("completed, 16 warps");
     const mover middle = moving_as<ufd_mover_shape<8, 6, 4096, 6>, UFD_COMPLETED>("completed");
     const mover large = moving_as<ufd_mover_shape<8, 3, 8192, 2>, UFD_COMPLETED>("completed");
-    tally control = prove(b, early, 1024, 2000000, seconds / 8, false, "control: signal before completion");
+    tally control = prove(b, early, 1024, 8000000, seconds / 8, false, "control: signal before completion");
     tally control8 = prove(b, early, 8192, 300000, seconds / 8, false, "control: signal before completion");
     uint64_t wrong = 0, checked = 0;
     for (int both = 0; both < 2; both++) {
-        tally t = prove(b, small, 1024, messages / 2, seconds / 3, both != 0, "completed");
+        tally t = prove(b, small, 1024, messages / 4, seconds / 6, both != 0, "completed");
+        tally s = prove(b, busy, 1024, messages / 4, seconds / 6, both != 0, "completed, 16 warps");
         tally u = prove(b, middle, 4096, messages / 50, seconds / 12, both != 0, "completed");
         tally v = prove(b, large, 8192, messages / 50, seconds / 12, both != 0, "completed");
-        wrong += t.wrong_words + u.wrong_words + v.wrong_words, checked += t.messages + u.messages + v.messages;
+        wrong += t.wrong_words + s.wrong_words + u.wrong_words + v.wrong_words;
+        checked += t.messages + s.messages + u.messages + v.messages;
     }
     printf("prove  in all: %llu messages, %llu wrong words; the control shows %llu + %llu\n", (unsigned long long)checked,
            (unsigned long long)wrong, control.wrong_words, control8.wrong_words);
     b->faults += wrong != 0;
     report_judge(&b->rep, "messages checked with completion, 10^6", (double)checked / 1e6, "10^6", 100, false);
+    report_judge(&b->rep, "wrong words that the control shows, 1 KiB", (double)control.wrong_words, "words", 1, false);
+    report_judge(&b->rep, "wrong words that the control shows, 8 KiB", (double)control8.wrong_words, "words", 1, false);
 }
 
 /* ---------------------------------------------------------------- the program */

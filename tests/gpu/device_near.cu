@@ -57,6 +57,7 @@ static const char *word(int argc, char **argv, const char *name, const char *oth
 int main(int argc, char **argv)
 {
     static near_run n;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a run that is ended from outside has told how far it came */
     const char *part = word(argc, argv, "--part", "all");
     for (int i = 1; i < argc; i++)
         n.quick = n.quick || !strcmp(argv[i], "--quick");

@@ -49,8 +49,14 @@ static __device__ bool arrived(const uint8_t *dst, uint32_t id, int pe)
     return (threadIdx.x != 0 || at[bytes] == 0); /* nothing behind */
 }
 
+template <class Shape> constexpr __host__ __device__ uint32_t threads_of(int mode)
+{
+    return ufd_mover_threads<Shape>(mode) < 128 ? 128 : ufd_mover_threads<Shape>(mode);
+}
+
 /* Blocks 0 and 1 send to the right; the others check what comes from the left, each message as soon as its signal shows. */
-template <class Shape, int Mode> __global__ void moves(rig_gang g, uint32_t per_mover, uint32_t batch, uint64_t ns)
+template <class Shape, int Mode>
+__global__ void __launch_bounds__(threads_of<Shape>(Mode)) moves(rig_gang g, uint32_t per_mover, uint32_t batch, uint64_t ns)
 {
     extern __shared__ __align__(128) uint8_t stages[];
     const ufd_world *w = rig_world(g);
@@ -82,12 +88,12 @@ template <class Shape, int Mode> __global__ void moves(rig_gang g, uint32_t per_
 template <class Shape, int Mode> static void moves_in(near_run *n, const char *name, uint32_t batch, uint64_t ns)
 {
     char promise[160];
-    unsigned threads = ufd_mover_threads<Shape>(Mode) < 128 ? 128 : ufd_mover_threads<Shape>(Mode);
     rig_reset(&n->r);
-    rig_start(&n->r, moves<Shape, Mode>, SENDERS + CHECKERS, threads, ufd_mover_bytes<Shape>(),
+    rig_start(&n->r, moves<Shape, Mode>, SENDERS + CHECKERS, threads_of<Shape>(Mode), ufd_mover_bytes<Shape>(),
               n->quick ? 20u : (uint32_t)((NEAR_HEAP - NEAR_DATA - 2 * NEAR_AREA) / SLOT / SENDERS / Shape::warps), batch, ns);
-    snprintf(promise, sizeof promise, "mover, %s, %d warps, %d stages of %d, lag %d%s: whole before its signal, once", name,
-             Shape::warps, Shape::stages, Shape::stage_bytes, Shape::lag, batch > 1 ? ", fences held back" : "");
+    snprintf(promise, sizeof promise, "mover, %s, %d warps, %d stages of %d, lag %d every %d%s: whole before its signal, once",
+             name, Shape::warps, Shape::stages, Shape::stage_bytes, Shape::lag, Shape::every,
+             batch > 1 ? ", fences held back" : "");
     near_report(n, promise, 0);
 }
 
@@ -100,7 +106,7 @@ template <class Shape> static void moves_of(near_run *n)
 }
 
 /* A table of rows to all PEs, this one too. */
-template <int Mode> __global__ void batches(rig_gang g, uint32_t n_rows)
+template <int Mode> __global__ void __launch_bounds__(192) batches(rig_gang g, uint32_t n_rows)
 {
     typedef ufd_mover_shape<4, 4, 2048, 3> shape;
     extern __shared__ __align__(128) uint8_t stages[];
@@ -155,6 +161,7 @@ void near_mover(near_run *n)
     moves_of<ufd_mover_shape<4, 4, 4096, 2>>(n);
     if (!n->quick) {
         moves_of<ufd_mover_shape<8, 9, 1024, 16>>(n);
+        moves_of<ufd_mover_shape<16, 12, 1024, 8, 4>>(n);
         moves_of<ufd_mover_shape<1, 2, 8192, 0>>(n);
     }
     batches_in<UFD_UNSIGNALLED>(n, "unsignalled");

@@ -14,7 +14,14 @@
 #include <cuda_runtime.h>
 #include <vector>
 
-enum { RIG_MAX_PES = 16, RIG_CTXS = 4, RIG_BARRIER_AT = 0, RIG_WINDOW_BYTES = 1 << 20, RIG_HOST_BYTES = 1 << 16 };
+enum {
+    RIG_MAX_PES = 16,
+    RIG_CTXS = 4,
+    RIG_BARRIER_AT = 0,
+    RIG_WINDOW_BYTES = 1 << 20,
+    RIG_HOST_BYTES = 1 << 16,
+    RIG_BEHIND = 2 << 20 /* behind each heap, so that its end is not the begin of a window */
+};
 
 #define RIG_CUDA(call) rig_cuda((call), #call, __FILE__, __LINE__)
 
@@ -22,7 +29,8 @@ static inline void rig_cuda(cudaError_t e, const char *call, const char *file, i
 {
     if (e == cudaSuccess)
         return;
-    fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, cudaGetErrorString(e));
+    fflush(stdout); /* what was right before stands before */
+    fprintf(stderr, "ERROR   %s:%d: %s: %s\n", file, line, call, cudaGetErrorString(e));
     exit(2);
 }
 
@@ -91,7 +99,7 @@ static inline void rig_pe_memory(rig *r, int pe)
     rig_pe *p = &r->pe[pe];
     p->gpu = pe % r->n_gpus;
     RIG_CUDA(cudaSetDevice(p->gpu));
-    p->heap = rig_device<uint8_t>(r->heap_bytes);
+    p->heap = rig_device<uint8_t>(r->heap_bytes + RIG_BEHIND);
     p->window = rig_device<uint8_t>(RIG_WINDOW_BYTES);
     RIG_CUDA(cudaHostAlloc((void **)&p->host, RIG_HOST_BYTES, cudaHostAllocMapped | cudaHostAllocPortable));
     p->scratch = rig_device<uint64_t>(1);

@@ -2,14 +2,14 @@
  *
  * Part of device.cuh. Each warp of the block is a mover: its first lane loads pieces of messages into stages of shared memory with bulk
  * copies and stores them to the peer with bulk copies, one group a piece, several in flight each way. A signal goes out `Lag` pieces
- * after its own, when the mover has seen its group complete (cp.async.bulk.wait_group), in one of three ways:
+ * after its own, when the mover has seen its group complete (cp.async.bulk.wait_group; every `Every` pieces), in one of three ways:
  *
  *   UFD_UNSIGNALLED  none. When ufd_mover_block returns, all is complete: signal or fence then covers it.
  *   UFD_FENCED       formally sound, the default choice. wait_group makes the writes visible to the mover; fence.proxy.async brings them
- *                    into the generic proxy; a release store in shared memory tells the block's signalling warp, which acquires it, makes
- *                    one fence.acq_rel.sys for whatever is complete (cumulative: it covers what the movers saw), and stores the signals.
- *                    The knob: a fence as soon as `messages` wait for one, or `ns` after the first of them. Fewer fences leave the
- *                    movers undisturbed, and signals come later.
+ *                    into the generic proxy; an arrival at an mbarrier, one for each place of the ring of marks, tells the block's
+ *                    signalling warp (arrivals release, its tests acquire), which makes one fence.acq_rel.sys for whatever is complete
+ *                    (cumulative: it covers what the movers saw), and stores the signals. The knob: a fence as soon as `messages` wait
+ *                    for one, or `ns` after the first of them. Fewer fences leave the movers undisturbed, and signals come later.
  *   UFD_COMPLETED    the mover itself stores the signal, relaxed, after wait_group. The argument: a write to a peer is visible to its
  *                    writer only once the L2 that is the home of the address, at the peer, has taken it and answered, since no nearer
  *                    cache holds it; every other observer reads from that same L2; so a store issued after the answer cannot be seen
@@ -27,21 +27,25 @@
 
 enum { UFD_UNSIGNALLED = 0, UFD_FENCED = 1, UFD_COMPLETED = 2 };
 
-/* Warps that move, stages of each, bytes of a stage (a multiple of 128), and pieces between a message and its signal. Completion over
- * NVLink takes about 1.5 us: lag * piece / (a warp's share of the link) should be more. */
-template <int Warps, int Stages, int StageBytes, int Lag> struct ufd_mover_shape {
+/* Warps that move, stages of each, bytes of a stage (a multiple of 128), pieces between a message and its signal, and pieces from one look
+ * for completion to the next (which costs the mover some tens of nanoseconds and the SM its L1). Completion over NVLink takes about
+ * 1.5 us: lag * piece / (a warp's share of the link) should be more. */
+template <int Warps, int Stages, int StageBytes, int Lag, int Every = 1> struct ufd_mover_shape {
     static_assert(Warps >= 1 && Warps <= 31 && Stages >= 2 && StageBytes % 128 == 0, "not a mover");
-    static_assert(Lag >= 0 && Lag <= 32 && Stages + Lag < 64, "marks of pieces under way must leave half of the ring free");
+    static_assert(Lag >= 0 && Lag <= 32 && Every >= 1 && Stages + Lag + Every <= 64,
+                  "pieces under way must fit half of the marks");
     enum {
         warps = Warps,
         stages = Stages,
         stage_bytes = StageBytes,
         lag = Lag,
+        every = Every,
         reading = Stages >= 8 ? Stages / 4 : 1, /* stores that may still read their stage when it is asked for again */
         ahead = Stages - reading,               /* loads in flight */
-        marks = Stages + Lag <= 8    ? 32
-                : Stages + Lag <= 16 ? 64
-                                     : 128
+        marks = Stages + Lag + Every <= 16   ? 32
+                : Stages + Lag + Every <= 32 ? 64
+                                             : 128,
+        half = marks / 2
     };
 };
 
@@ -61,14 +65,15 @@ struct ufd_mover_mark {
     uint64_t sig, value;
 };
 
-/* One mover's shared memory behind its stages. */
+/* One mover's shared memory behind its stages. All 64-bit words but the marks and pieces are mbarriers. */
 template <class Shape> struct ufd_mover_desk {
     ufd_mover_mark marks[Shape::marks];
     ufd_mover_piece pieces[Shape::stages];
-    uint64_t full[Shape::stages]; /* mbarriers: the stage's load has arrived */
-    uint32_t done, finished;      /* pieces complete; no more will come: from the mover to the signalling warp */
-    uint32_t published;           /* pieces signalled: back */
-    uint32_t pad;
+    uint64_t full[Shape::stages]; /* the stage's load has arrived */
+    uint64_t told[Shape::marks];  /* from the mover to the signalling warp: the mark's piece is complete */
+    uint64_t free[2];             /* back: all signals of this half of the marks are out */
+    uint64_t over;                /* from the mover: no more will be told */
+    uint64_t pad;
 };
 
 /* Of shared memory, 128-byte aligned. */
@@ -78,7 +83,7 @@ template <class Shape> constexpr __host__ __device__ uint32_t ufd_mover_bytes(vo
 }
 
 struct ufd_mover_knob {
-    uint32_t messages; /* UFD_FENCED: a fence when so many are complete; at least 1 */
+    uint32_t messages; /* UFD_FENCED: a fence when so many are complete; at least 1. Half a ring of a mover's marks never waits */
     uint64_t ns;       /* ... or so long after the first of them */
 };
 
@@ -86,6 +91,7 @@ struct ufd_mover_knob {
 struct ufd_mover_state {
     uint64_t message;              /* the next to take */
     uint64_t to, from, left;       /* of the one being loaded */
+    ufd_route route;               /* of the last one: streams seldom change their peer */
     ufd_mover_mark mark;           /* of the one being loaded */
     uint32_t loaded, stored, told; /* pieces loaded, stored, signalled (or handed to the signalling warp) */
     uint32_t load_stage, store_stage, store_parity;
@@ -106,17 +112,22 @@ UFD_FN void ufd_mover_publish(const ufd_mover_mark &mark, bool ordered)
 }
 
 /* Row to addresses at its peer. */
-template <int Mode, class S> UFD_FN int ufd_mover_aim(const ufd_ctx &c, const ufd_row &row, uint64_t *to, ufd_mover_mark *mark)
+template <int Mode, class S>
+UFD_FN int ufd_mover_aim(const ufd_ctx &c, ufd_route *route, const ufd_row &row, uint64_t *to, ufd_mover_mark *mark)
 {
     int64_t shift = 0;
     int rc = ufd_check_target<S>(c, UFD_IN_MOVER, row.bytes ? row.dst : row.sig, row.bytes, 1, row.pe);
-    if (rc || (row.bytes && (rc = ufd_reach(c, row.dst, row.pe, &shift))))
+    if (rc)
+        return rc;
+    if (row.pe != route->pe)
+        *route = ufd_route_to(c, row.pe);
+    if (row.bytes && (rc = ufd_reach_by(c, *route, row.dst, &shift)))
         return rc;
     *to = (uint64_t)row.dst + (uint64_t)shift;
     mark->sig = 0, mark->value = row.value;
     if (Mode == UFD_UNSIGNALLED || !row.sig)
         return UF_OK;
-    if ((rc = ufd_check_target<S>(c, UFD_IN_MOVER, row.sig, 8, 8, row.pe)) || (rc = ufd_reach(c, row.sig, row.pe, &shift)))
+    if ((rc = ufd_check_target<S>(c, UFD_IN_MOVER, row.sig, 8, 8, row.pe)) || (rc = ufd_reach_by(c, *route, row.sig, &shift)))
         return rc;
     mark->sig = ((uint64_t)row.sig + (uint64_t)shift) | (row.op == UF_SIGNAL_ADD ? 1u : 0u);
     return UF_OK;
@@ -127,26 +138,27 @@ UFD_FN bool ufd_mover_by_bulk(const ufd_row &row)
     return UFD_HAS_BULK && row.bytes > 0 && (((uint64_t)row.dst | (uint64_t)row.src | row.bytes) % 16) == 0;
 }
 
-/* Space for one more mark; the signalling warp always gets on. */
+/* Before the first mark of a half of the ring is written again: its last signals are out. The pieces that the signalling warp waits
+ * for have been told by then, since those under way fit the other half, and it lets no half that is told wait for more. */
 template <class Shape, int Mode> UFD_FN void ufd_mover_room(const ufd_mover_state &m, ufd_mover_desk<Shape> *desk)
 {
-    if (Mode == UFD_FENCED)
-        while (m.loaded - ufd_ptx_shared_acquire(&desk->published) >=
-               Shape::marks) /* pairs with ufd_mover_signal_all's release */
-            ;
+    bool waits = Mode == UFD_FENCED && m.loaded % Shape::half == 0;
+    while (waits) /* not the first time: a fresh mbarrier's phase before the first is over */
+        waits = !ufd_ptx_barrier_test(&desk->free[m.loaded / Shape::half % 2], (m.loaded / Shape::marks - 1) & 1);
 }
 
 /* Signals of all pieces below `upto`, which are complete, or a word to the signalling warp that they are. */
 template <class Shape, int Mode>
 UFD_FN void ufd_mover_tell(ufd_mover_state *m, ufd_mover_desk<Shape> *desk, uint32_t upto, bool ordered)
 {
-    if (Mode == UFD_FENCED && upto != m->told) {
+    if (Mode == UFD_FENCED)
         ufd_ptx_fence_async();
-        ufd_ptx_shared_release(&desk->done, upto); /* pairs with the acquire in ufd_mover_signal_all */
-        m->told = upto;
-    }
-    for (; Mode == UFD_COMPLETED && m->told != upto; m->told++)
-        ufd_mover_publish(desk->marks[m->told % Shape::marks], ordered);
+#pragma unroll 1
+    for (; m->told != upto; m->told++)
+        if (Mode == UFD_FENCED)
+            ufd_ptx_barrier_arrive(&desk->told[m->told % Shape::marks]); /* to the test in ufd_mover_count */
+        else
+            ufd_mover_publish(desk->marks[m->told % Shape::marks], ordered);
 }
 
 #if UFD_HAS_BULK
@@ -164,7 +176,7 @@ UFD_FN bool ufd_mover_take(const ufd_ctx &c, ufd_mover_state *m, uint32_t warp, 
     m->plain = !ufd_mover_by_bulk(row);
     if (m->plain)
         return false;
-    m->rc = ufd_mover_aim<Mode, ufd_thread>(c, row, &m->to, &m->mark);
+    m->rc = ufd_mover_aim<Mode, ufd_thread>(c, &m->route, row, &m->to, &m->mark);
     m->ended = m->rc != UF_OK;
     m->from = (uint64_t)row.src, m->left = row.bytes;
     m->open = !m->ended;
@@ -214,14 +226,15 @@ UFD_FN void ufd_mover_stream(const ufd_ctx &c, ufd_mover_state *m, ufd_mover_des
             ufd_ptx_bulk_read<Shape::reading>(); /* the stage that the next load takes is free */
             ufd_mover_load<Shape, Mode>(m, desk, stages);
         }
-        if (Mode != UFD_UNSIGNALLED && m->stored - first > Shape::lag) {
+        if (Mode != UFD_UNSIGNALLED && m->stored - first > Shape::lag && m->stored % Shape::every == 0) {
             ufd_ptx_bulk_complete<Shape::lag>();
             ufd_mover_tell<Shape, Mode>(m, desk, m->stored - Shape::lag, false);
         }
     }
     ufd_ptx_bulk_complete<0>();
     ufd_ptx_fence_async(); /* so that a signal or fence by anyone after this call covers it */
-    ufd_mover_tell<Shape, Mode>(m, desk, m->stored, false);
+    if (Mode != UFD_UNSIGNALLED)
+        ufd_mover_tell<Shape, Mode>(m, desk, m->stored, false);
 }
 
 #endif
@@ -232,7 +245,8 @@ UFD_FN int ufd_mover_plain(const ufd_ctx &c, ufd_mover_state *m, ufd_mover_desk<
 {
     uint64_t to;
     ufd_mover_mark mark;
-    int rc = ufd_mover_aim<Mode, ufd_warp>(c, row, &to, &mark);
+    ufd_route route = ufd_route_to(c, row.pe);
+    int rc = ufd_mover_aim<Mode, ufd_warp>(c, &route, row, &to, &mark);
     if (rc)
         return rc;
     ufd_copy<ufd_warp, ufd_cached>((void *)to, row.src, row.bytes);
@@ -251,14 +265,11 @@ template <class Shape, int Mode, class Next>
 UFD_FN int ufd_mover_run(const ufd_ctx &c, ufd_mover_desk<Shape> *desk, uint8_t *stages, uint32_t warp, Next &next)
 {
     ufd_mover_state m = {};
+    m.route.pe = -1;
     bool leader = ufd_warp::rank() == 0;
 #if UFD_HAS_BULK
-    if (leader) {
-        for (uint32_t s = 0; s < Shape::stages; s++)
-            ufd_ptx_barrier_init(&desk->full[s]);
-        ufd_ptx_barriers_ready();
+    if (leader)
         ufd_ptx_fence_async(); /* the block's ordinary stores to its sources, before bulk loads of them */
-    }
 #endif
     int rc = UF_OK;
     for (;;) {
@@ -278,13 +289,8 @@ UFD_FN int ufd_mover_run(const ufd_ctx &c, ufd_mover_desk<Shape> *desk, uint8_t 
         m.message++;
         m.plain = false;
     }
-    if (leader) {
-#if UFD_HAS_BULK
-        for (uint32_t s = 0; s < Shape::stages; s++)
-            ufd_ptx_barrier_end(&desk->full[s]);
-#endif
-        ufd_ptx_shared_release(&desk->finished, 1); /* after `done`: whoever acquires it has the last count */
-    }
+    if (leader && Mode == UFD_FENCED)
+        ufd_ptx_barrier_arrive(&desk->over); /* after all that was told */
     return rc == UF_OK ? m.rc : rc;
 }
 
@@ -294,18 +300,36 @@ template <class Shape> UFD_FN ufd_mover_desk<Shape> *ufd_mover_desk_of(void *sha
     return (ufd_mover_desk<Shape> *)(desks + warp * ((sizeof(ufd_mover_desk<Shape>) + 127) / 128 * 128));
 }
 
+/* Pieces of a mover that are complete, of which `done` are known. */
+template <class Shape> UFD_FN uint32_t ufd_mover_count(ufd_mover_desk<Shape> *desk, uint32_t done)
+{
+    while (ufd_ptx_barrier_test(&desk->told[done % Shape::marks],
+                                (done / Shape::marks) & 1)) /* acquires what ufd_mover_tell released */
+        done++;
+    return done;
+}
+
+/* The signals of a mover's pieces from `from` up to `upto`, and its marks back, a half at a time. */
+template <class Shape> UFD_FN void ufd_mover_signal(ufd_mover_desk<Shape> *desk, uint32_t from, uint32_t upto)
+{
+    while (from != upto) {
+        ufd_mover_publish(desk->marks[from % Shape::marks], false);
+        if (++from % Shape::half == 0)
+            ufd_ptx_barrier_arrive(&desk->free[(from / Shape::half - 1) % 2]); /* to the test in ufd_mover_room */
+    }
+}
+
 /* By the signalling warp, lane i for mover i, until all have finished. */
 template <class Shape> UFD_FN void ufd_mover_signal_all(void *shared, const ufd_mover_knob &knob)
 {
-    uint32_t lane = ufd_warp::rank(), told = 0;
+    uint32_t lane = ufd_warp::rank(), told = 0, done = 0;
     bool mine = lane < Shape::warps, over = !mine;
     ufd_mover_desk<Shape> *desk = ufd_mover_desk_of<Shape>(shared, mine ? lane : 0);
     uint64_t since = 0;
     for (;;) {
-        uint32_t done = told;
         if (mine) {
-            over = ufd_ptx_shared_acquire(&desk->finished) != 0;
-            done = ufd_ptx_shared_acquire(&desk->done); /* pairs with ufd_mover_tell */
+            over = ufd_ptx_barrier_test(&desk->over, 0); /* before the count, so that the last count is whole */
+            done = ufd_mover_count(desk, done);
         }
         uint32_t waiting = __reduce_add_sync(0xffffffffu, done - told);
         bool all_over = __all_sync(0xffffffffu, over);
@@ -314,7 +338,7 @@ template <class Shape> UFD_FN void ufd_mover_signal_all(void *shared, const ufd_
                 return;
             continue;
         }
-        bool full = __any_sync(0xffffffffu, done - told >= Shape::marks / 2); /* its mover will soon stand still */
+        bool full = __any_sync(0xffffffffu, done / Shape::half != told / Shape::half); /* its mover may stand still for it */
         if (waiting < knob.messages && !full && !all_over) {
             uint64_t now = ufd_ptx_ns();
             since = since ? since : now;
@@ -323,31 +347,63 @@ template <class Shape> UFD_FN void ufd_mover_signal_all(void *shared, const ufd_
         }
         since = 0;
         ufd_ptx_fence();
-        for (; told != done; told++)
-            ufd_mover_publish(desk->marks[told % Shape::marks], false);
         if (mine)
-            ufd_ptx_shared_release(&desk->published, told); /* pairs with ufd_mover_room: the marks may be reused */
+            ufd_mover_signal(desk, told, done);
+        told = done;
     }
+}
+
+/* A mover's mbarriers, by its warp: `full` of the stages, and those to and from the signalling warp. */
+template <class Shape, int Mode> UFD_FN void ufd_mover_desk_open(ufd_mover_desk<Shape> *desk)
+{
+    uint32_t lane = ufd_warp::rank();
+    for (uint32_t i = lane; i < Shape::stages; i += 32)
+        ufd_ptx_barrier_init(&desk->full[i]);
+    for (uint32_t i = lane; i < Shape::marks && Mode == UFD_FENCED; i += 32)
+        ufd_ptx_barrier_init(&desk->told[i]);
+    if (lane < 2)
+        ufd_ptx_barrier_init(&desk->free[lane]);
+    if (lane == 2)
+        ufd_ptx_barrier_init(&desk->over);
+#if UFD_HAS_BULK
+    ufd_ptx_barriers_ready();
+#endif
+}
+
+template <class Shape, int Mode> UFD_FN void ufd_mover_desk_close(ufd_mover_desk<Shape> *desk)
+{
+    uint32_t lane = ufd_warp::rank();
+    for (uint32_t i = lane; i < Shape::stages; i += 32)
+        ufd_ptx_barrier_end(&desk->full[i]);
+    for (uint32_t i = lane; i < Shape::marks && Mode == UFD_FENCED; i += 32)
+        ufd_ptx_barrier_end(&desk->told[i]);
+    if (lane < 2)
+        ufd_ptx_barrier_end(&desk->free[lane]);
+    if (lane == 2)
+        ufd_ptx_barrier_end(&desk->over);
 }
 
 /* Moves all messages of the block's movers. Called by all threads of the block, at least ufd_mover_threads<Shape>(Mode); `shared` is
  * ufd_mover_bytes<Shape>() of shared memory, 128-byte aligned, free again when it returns. Then all signals are out and the sources
- * may be reused. The first error of a mover ends that mover: UF_EUNSUPPORTED, UF_ERANGE, UF_EINVAL. */
+ * may be reused. The first error of a mover ends that mover: UF_EUNSUPPORTED, UF_ERANGE, UF_EINVAL. A kernel that calls it
+ * names its block's size in __launch_bounds__: what it takes in registers does not fit blocks of any size. */
 template <class Shape, int Mode, class Next>
 UFD_FN int ufd_mover_block(const ufd_ctx &c, void *shared, const ufd_mover_knob &knob, Next next)
 {
     uint32_t warp = ufd_block_rank() / 32;
     int rc = UF_OK;
-    if (warp < Shape::warps && ufd_warp::rank() == 0) {
-        ufd_mover_desk<Shape> *desk = ufd_mover_desk_of<Shape>(shared, warp);
-        desk->done = desk->finished = desk->published = 0;
-    }
+    bool moves = warp < Shape::warps;
+    ufd_mover_desk<Shape> *desk = ufd_mover_desk_of<Shape>(shared, moves ? warp : 0);
+    if (moves)
+        ufd_mover_desk_open<Shape, Mode>(desk);
     __syncthreads();
-    if (warp < Shape::warps)
-        rc = ufd_mover_run<Shape, Mode>(c, ufd_mover_desk_of<Shape>(shared, warp),
-                                        (uint8_t *)shared + warp * Shape::stages * Shape::stage_bytes, warp, next);
+    if (moves)
+        rc = ufd_mover_run<Shape, Mode>(c, desk, (uint8_t *)shared + warp * Shape::stages * Shape::stage_bytes, warp, next);
     else if (Mode == UFD_FENCED && warp == Shape::warps)
         ufd_mover_signal_all<Shape>(shared, knob);
+    __syncthreads(); /* nobody uses an mbarrier any more */
+    if (moves)
+        ufd_mover_desk_close<Shape, Mode>(desk);
     return ufd_worst<ufd_block>(rc);
 }
 

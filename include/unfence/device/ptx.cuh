@@ -28,6 +28,35 @@ UFD_FN uint32_t ufd_ptx_shared(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* ---------------------------------------------------------------- what the host laid out and nobody changes while a kernel runs
+ *
+ * These asm statements are neither volatile nor do they clobber memory: the compiler may keep a value in a register across waits and
+ * fences. That matters: a load with acquire empties this SM's L1, and each word read again afterwards costs a trip to the L2. */
+
+template <class T> UFD_FN T ufd_fixed(const T *p)
+{
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "not a word");
+    if constexpr (sizeof(T) == 8) {
+        uint64_t v;
+        asm("ld.u64 %0, [%1];" : "=l"(v) : "l"(p));
+        return (T)v;
+    } else {
+        uint32_t v;
+        asm("ld.u32 %0, [%1];" : "=r"(v) : "l"(p));
+        return (T)v;
+    }
+}
+
+/* shift and way of a peer. */
+UFD_FN int64_t ufd_fixed_peer(const ufd_peer *p, uint32_t *way)
+{
+    int64_t shift;
+    uint64_t rest;
+    asm("ld.global.nc.v2.s64 {%0, %1}, [%2];" : "=l"(shift), "=l"(rest) : "l"(ufd_ptx_global(p)));
+    *way = (uint32_t)rest;
+    return shift;
+}
+
 /* ---------------------------------------------------------------- 8-byte words of global memory */
 
 UFD_FN uint64_t ufd_ptx_load_relaxed(const uint64_t *p)
@@ -149,23 +178,8 @@ UFD_FN uint64_t ufd_ptx_ns(void)
     return t;
 }
 
-/* ---------------------------------------------------------------- words of shared memory, among the threads of a block */
-
-UFD_FN uint32_t ufd_ptx_shared_acquire(const uint32_t *p)
-{
-    uint32_t v;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(ufd_ptx_shared(p)) : "memory");
-    return v;
-}
-
-UFD_FN void ufd_ptx_shared_release(uint32_t *p, uint32_t v)
-{
-    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ufd_ptx_shared(p)), "r"(v) : "memory");
-}
-
-/* ---------------------------------------------------------------- bulk copies */
-
-#if UFD_HAS_BULK
+/* ---------------------------------------------------------------- mbarriers of one arrival a phase, in shared memory: one thread tells
+ * another of the block. An arrival releases, a test that finds its phase over acquires (both at block scope). */
 
 UFD_FN void ufd_ptx_barrier_init(uint64_t *barrier)
 {
@@ -176,6 +190,27 @@ UFD_FN void ufd_ptx_barrier_end(uint64_t *barrier)
 {
     asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(ufd_ptx_shared(barrier)) : "memory");
 }
+
+UFD_FN void ufd_ptx_barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}" ::"r"(ufd_ptx_shared(barrier))
+                 : "memory");
+}
+
+/* Whether the last phase of this parity is over: true for 1 before the first. */
+UFD_FN bool ufd_ptx_barrier_test(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t over;
+    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(over)
+                 : "r"(ufd_ptx_shared(barrier)), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+
+/* ---------------------------------------------------------------- bulk copies */
+
+#if UFD_HAS_BULK
 
 /* After the inits: the async proxy sees the barriers. */
 UFD_FN void ufd_ptx_barriers_ready(void)

@@ -80,7 +80,8 @@ UFD_FN int ufd_put_signal_in(const ufd_ctx &c, void *dst, const void *src, uint6
     int rc = bytes ? ufd_check_target<S>(c, UFD_IN_PUT_SIGNAL, dst, bytes, 1, pe) : UF_OK;
     if (rc || (rc = ufd_check_target<S>(c, UFD_IN_PUT_SIGNAL, sig, 8, 8, pe)))
         return rc;
-    if ((bytes && (rc = ufd_reach(c, dst, pe, &shift))) || (rc = ufd_reach(c, sig, pe, &sig_shift)))
+    ufd_route to = ufd_route_to(c, pe);
+    if ((bytes && (rc = ufd_reach_by(c, to, dst, &shift))) || (rc = ufd_reach_by(c, to, sig, &sig_shift)))
         return rc;
     S::sync();
     ufd_copy<S, ufd_cached>(ufd_moved(dst, shift), src, bytes);

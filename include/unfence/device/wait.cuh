@@ -2,8 +2,10 @@
  *
  * Part of device.cuh. Words are read with acquire order at system scope (a load and an invalidation of this SM's L1, no fence), so
  * that when a comparison holds everything is readable that happened before the release of the value seen; in warp and block
- * scope for all of their threads. A wait looks at the clock every 256 turns and at the world's status (in host memory, so a
- * microsecond over the bus) every 4096 and before it gives up: a wait that is answered soon pays for neither.
+ * scope for all of their threads. One thread polls. A wait that is not answered within 64 turns (some 20 us) leaves the L1, in
+ * which others of the SM work, alone: it reads relaxed, and once more with acquire when the comparison holds. It looks at the clock
+ * every 256 turns and at the world's status (in host memory, so a microsecond over the bus) every 4096 and before it gives up: a
+ * wait that is answered soon pays for neither.
  *
  * Timeouts are nanoseconds: 0 looks once; UFD_WORLD_TIMEOUT is the world's; UF_FOREVER waits until the world ends. Results: UF_OK,
  * UF_ETIMEDOUT (the word, its value and the one wanted are in the world's error record), the code that ended the world. */
@@ -40,11 +42,11 @@ struct ufd_patience {
 
 UFD_FN ufd_patience ufd_patience_of(const ufd_world *w, uint64_t timeout_ns)
 {
-    ufd_patience p = {timeout_ns == UFD_WORLD_TIMEOUT ? w->timeout_ns : timeout_ns, 0, 0};
+    ufd_patience p = {timeout_ns == UFD_WORLD_TIMEOUT ? ufd_fixed(&w->timeout_ns) : timeout_ns, 0, 0};
     return p;
 }
 
-inline __device__ __noinline__ int ufd_patience_look(const ufd_world *w, ufd_patience *p)
+UFD_FN int ufd_patience_look(const ufd_world *w, ufd_patience *p)
 {
     uint64_t now = ufd_ptx_ns();
     if (p->deadline == 0)
@@ -67,7 +69,30 @@ UFD_FN int ufd_patience_turn(const ufd_world *w, ufd_patience *p)
     return ufd_patience_look(w, p);
 }
 
+/* How a word is read by a waiter that has been at it for `turns`, and read again when the comparison holds. */
+struct ufd_acquiring {
+    UFD_FN uint64_t load(const uint64_t *p, uint32_t turns)
+    {
+        return turns < 64 ? ufd_ptx_load_acquire(p) : ufd_ptx_load_relaxed(p);
+    }
+    UFD_FN uint64_t confirm(const uint64_t *p, uint64_t seen, uint32_t turns)
+    {
+        return turns < 64 ? seen : ufd_ptx_load_acquire(p);
+    }
+};
+struct ufd_ordering_nothing {
+    UFD_FN uint64_t load(const uint64_t *p, uint32_t turns)
+    {
+        return ufd_ptx_load_relaxed(p);
+    }
+    UFD_FN uint64_t confirm(const uint64_t *p, uint64_t seen, uint32_t turns)
+    {
+        return seen;
+    }
+};
+
 /* By the calling thread. `*seen` is the value that held, or the last one. */
+template <class L>
 UFD_FN int ufd_wait_here(const ufd_world *w, const uint64_t *sig, int cmp, uint64_t value, ufd_patience *patience, uint64_t *seen)
 {
 #ifdef UFD_CHECK
@@ -77,9 +102,12 @@ UFD_FN int ufd_wait_here(const ufd_world *w, const uint64_t *sig, int cmp, uint6
         return ufd_fail(w, UF_ERANGE, UFD_IN_WAIT, -1, sig, 0, value);
 #endif
     for (;;) {
-        *seen = ufd_ptx_load_acquire(sig); /* pairs with the release of ufd_signal and ufd_put_signal */
-        if (ufd_holds(*seen, cmp, value))
-            return UF_OK;
+        *seen = L::load(sig, patience->turns); /* pairs with the release of ufd_signal and ufd_put_signal */
+        if (ufd_holds(*seen, cmp, value)) {
+            *seen = L::confirm(sig, *seen, patience->turns);
+            if (ufd_holds(*seen, cmp, value))
+                return UF_OK;
+        }
         int rc = ufd_patience_turn(w, patience);
         if (rc)
             return rc;
@@ -90,7 +118,7 @@ UFD_FN int ufd_wait_here(const ufd_world *w, const uint64_t *sig, int cmp, uint6
 UFD_FN int ufd_wait_recorded(const ufd_world *w, const uint64_t *sig, int cmp, uint64_t value, ufd_patience *patience)
 {
     uint64_t seen = 0;
-    int rc = ufd_wait_here(w, sig, cmp, value, patience, &seen);
+    int rc = ufd_wait_here<ufd_acquiring>(w, sig, cmp, value, patience, &seen);
     if (rc == UF_ETIMEDOUT && patience->timeout_ns != 0)
         ufd_fail(w, rc, UFD_IN_WAIT, -1, sig, seen, value);
     return rc;

@@ -1,7 +1,8 @@
 /* world.cuh - who am I, who is there, where is an object at a peer, and the record of the first failure.
  *
  * Part of device.cuh. ufd_reach is on the path of every operation: it loads the peer's entry (16 bytes, read-only for the kernel's
- * life), makes the one test for the way, and one for the heap; windows and the host heap are found off that path. With
+ * life, so in a loop over one peer it is loaded once), makes the one test for the way, and one for the heap; windows and the
+ * host heap are found off that path. Nothing here takes the address of what a caller wants in registers. With
  * UFD_CHECK defined before the header, arguments are tested as well, which costs some tens of nanoseconds an operation. */
 #ifndef UNFENCE_DEVICE_WORLD_CUH
 #define UNFENCE_DEVICE_WORLD_CUH
@@ -10,12 +11,12 @@
 
 UFD_FN int ufd_pe(const ufd_world *w)
 {
-    return w->pe;
+    return ufd_fixed(&w->pe);
 }
 
 UFD_FN int ufd_n_pes(const ufd_world *w)
 {
-    return w->n_pes;
+    return ufd_fixed(&w->n_pes);
 }
 
 /* UF_OK if the host laid out what this kernel was compiled for, else UF_EMISMATCH. Once a kernel is enough. */
@@ -57,31 +58,49 @@ inline __device__ __noinline__ int ufd_fail(const ufd_world *w, int code, uint32
     return code;
 }
 
-/* The shift of a symmetric address outside of the GPU heap. */
-inline __device__ __noinline__ int ufd_reach_outside(const ufd_world *w, uint64_t address, int pe, int64_t *shift)
+/* The way to a peer, and the shift of its GPU heap. Who sends to one peer again and again keeps it. */
+struct ufd_route {
+    int64_t shift;
+    int32_t pe;
+    uint32_t way;
+};
+
+UFD_FN ufd_route ufd_route_to(const ufd_ctx &c, int pe)
 {
-    if (address - w->host_heap < w->host_heap_bytes) {
-        *shift = w->peers[pe].host_shift;
-        return UF_OK;
-    }
-    for (uint32_t i = 0; i < w->n_windows; i++)
-        if (address - w->windows[i].base < w->windows[i].bytes) {
-            *shift = w->windows[i].shifts[pe];
-            return UF_OK;
-        }
-    return UF_ERANGE;
+    ufd_route r;
+    r.shift = ufd_fixed_peer(c.peers + pe, &r.way);
+    r.pe = pe;
+    return r;
 }
 
-/* What to add to `symmetric` to have it at `pe`: UF_OK, UF_EUNSUPPORTED (not near), UF_ERANGE (not symmetric memory). */
-UFD_FN int ufd_reach(const ufd_ctx &c, const void *symmetric, int pe, int64_t *shift)
+#define UFD_NOWHERE ((int64_t)1 << 63) /* no shift: addresses have 48 bits */
+
+/* The shift of a symmetric address outside of the GPU heap, or UFD_NOWHERE. By value, so that the caller's stays in a register. */
+inline __device__ __noinline__ int64_t ufd_shift_outside(const ufd_world *w, uint64_t address, int pe)
 {
-    longlong2 peer = __ldg((const longlong2 *)(c.peers + pe));
-    if ((uint32_t)peer.y != UFD_NEAR)
+    if (address - w->host_heap < w->host_heap_bytes)
+        return w->peers[pe].host_shift;
+    for (uint32_t i = 0; i < w->n_windows; i++)
+        if (address - w->windows[i].base < w->windows[i].bytes)
+            return w->windows[i].shifts[pe];
+    return UFD_NOWHERE;
+}
+
+/* What to add to `symmetric` to have it at the route's peer: UF_OK, UF_EUNSUPPORTED (not near), UF_ERANGE (not symmetric memory). */
+UFD_FN int ufd_reach_by(const ufd_ctx &c, const ufd_route &r, const void *symmetric, int64_t *shift)
+{
+    if (r.way != UFD_NEAR)
         return UF_EUNSUPPORTED;
-    *shift = peer.x;
+    *shift = r.shift;
     if ((uint64_t)symmetric - c.heap < c.heap_span)
         return UF_OK;
-    return ufd_reach_outside(c.world, (uint64_t)symmetric, pe, shift);
+    *shift = ufd_shift_outside(c.world, (uint64_t)symmetric, r.pe);
+    return *shift == UFD_NOWHERE ? UF_ERANGE : UF_OK;
+}
+
+UFD_FN int ufd_reach(const ufd_ctx &c, const void *symmetric, int pe, int64_t *shift)
+{
+    return ufd_reach_by(c, ufd_route_to(c, pe), symmetric, shift);
 }
 
 template <class T> UFD_FN T *ufd_moved(T *p, int64_t shift)
@@ -93,7 +112,7 @@ template <class T> UFD_FN T *ufd_moved(T *p, int64_t shift)
 template <class T> UFD_FN T *ufd_ptr(const ufd_world *w, T *symmetric, int pe)
 {
     int64_t shift;
-    if (pe < 0 || pe >= w->n_pes || ufd_reach(w->ctxs[0], symmetric, pe, &shift))
+    if (pe < 0 || pe >= ufd_n_pes(w) || ufd_reach(w->ctxs[0], symmetric, pe, &shift))
         return (T *)0;
     return ufd_moved(symmetric, shift);
 }
