@@ -43,14 +43,22 @@ static int check_params(const uf_model_params *p)
 
 int uf_model_create(const uf_model_params *params, uint64_t seed, uf_model **model)
 {
+    return uf_model_create_shared(params, seed, NULL, model);
+}
+
+int uf_model_create_shared(const uf_model_params *params, uint64_t seed, const uf_model_host *host, uf_model **model)
+{
     int rc = check_params(params);
     if (rc)
         return rc;
-    uf_model *m = calloc(1, sizeof(*m));
-    if (m)
-        m->scratch = malloc(params->mtu);
+    uf_model before = {.host = host}; /* the model itself comes from its host, too */
+    uf_model *m = uf_model_alloc(&before, 1, sizeof(*m));
+    if (m) {
+        m->host = host;
+        m->scratch = uf_model_alloc(m, 2, params->mtu);
+    }
     if (!m || !m->scratch) {
-        free(m);
+        uf_model_release(&before, m);
         return uf_fail(UF_ENOMEM, "EFA model: no memory for the model itself.");
     }
     m->p = *params;
@@ -66,35 +74,41 @@ void uf_model_destroy(uf_model *model)
 {
     if (!model)
         return;
+    uf_model last = {.host = model->host};
     for (uint32_t i = 0; i < model->n_nics; i++) {
         uf_model_nic *nic = model->nics[i];
         uf_model_qps_free(nic);
-        free(nic->mrs);
-        free(nic->ahs);
-        free(nic->reverse);
-        free(nic->heard);
-        free(nic->waiting);
-        free(nic);
+        uf_model_release(model, nic->mrs);
+        uf_model_release(model, nic->ahs);
+        uf_model_release(model, nic->reverse);
+        uf_model_release(model, nic->heard);
+        uf_model_release(model, nic->waiting);
+        uf_model_release(model, nic);
     }
     for (uint32_t i = 0; i < model->n_chunks; i++) {
         for (uint32_t j = 0; j < UF_MODEL_MESSAGES_PER_CHUNK; j++) {
-            free(model->chunks[i][j].seen);
-            free(model->chunks[i][j].snapshot);
+            uf_model_release(model, model->chunks[i][j].seen);
+            uf_model_release(model, model->chunks[i][j].snapshot);
         }
-        free(model->chunks[i]);
+        uf_model_release(model, model->chunks[i]);
     }
     while (model->counters) {
         uf_model_counter *next = model->counters->next;
-        free(model->counters);
+        uf_model_release(model, model->counters);
         model->counters = next;
     }
-    free(model->chunks);
-    free(model->nics);
-    free(model->plain);
-    free(model->heap);
-    free(model->events);
-    free(model->scratch);
-    free(model);
+    uf_model_release(model, model->chunks);
+    uf_model_release(model, model->nics);
+    uf_model_release(model, model->plain);
+    uf_model_release(model, model->heap);
+    uf_model_release(model, model->events);
+    uf_model_release(model, model->scratch);
+    uf_model_release(&last, model);
+}
+
+void uf_model_enter(uf_model *model, const uf_model_host *host)
+{
+    model->host = host;
 }
 
 /* ---- Time ---- */
@@ -200,11 +214,11 @@ message *uf_model_message(uf_model *m, uint32_t index)
 
 static bool grow_messages(uf_model *m)
 {
-    message **chunks = realloc(m->chunks, (m->n_chunks + 1) * sizeof(*chunks));
+    message **chunks = uf_model_resize(m, m->chunks, (m->n_chunks + 1) * sizeof(*chunks));
     if (!chunks)
         return false;
     m->chunks = chunks;
-    message *chunk = calloc(UF_MODEL_MESSAGES_PER_CHUNK, sizeof(*chunk));
+    message *chunk = uf_model_alloc(m, UF_MODEL_MESSAGES_PER_CHUNK, sizeof(*chunk));
     if (!chunk)
         return false;
     for (uint32_t i = UF_MODEL_MESSAGES_PER_CHUNK; i-- > 0;) {
@@ -241,7 +255,7 @@ void uf_model_message_unref(uf_model *m, message *msg)
 {
     if (--msg->refs)
         return;
-    free(msg->snapshot);
+    uf_model_release(m, msg->snapshot);
     msg->snapshot = NULL;
     msg->next = m->free_message;
     m->free_message = msg->self;
@@ -251,20 +265,20 @@ void uf_model_message_unref(uf_model *m, message *msg)
 
 int uf_model_nic_create(uf_model *model, uf_model_nic **nic)
 {
-    uf_model_nic **nics = realloc(model->nics, (model->n_nics + 1) * sizeof(*nics));
-    uf_model_nic *n = calloc(1, sizeof(*n));
+    uf_model_nic **nics = uf_model_resize(model, model->nics, (model->n_nics + 1) * sizeof(*nics));
+    uf_model_nic *n = uf_model_alloc(model, 1, sizeof(*n));
     if (nics)
         model->nics = nics;
     if (n) {
-        n->waiting = malloc(64 * sizeof(*n->waiting));
-        n->qps = calloc(model->p.max_qps, sizeof(*n->qps));
+        n->waiting = uf_model_alloc(model, 64, sizeof(*n->waiting));
+        n->qps = uf_model_alloc(model, model->p.max_qps, sizeof(*n->qps));
     }
     if (!nics || !n || !n->waiting || !n->qps) {
         if (n) {
-            free(n->waiting);
-            free(n->qps);
+            uf_model_release(model, n->waiting);
+            uf_model_release(model, n->qps);
         }
-        free(n);
+        uf_model_release(model, n);
         return uf_fail(UF_ENOMEM, "EFA model: no memory for NIC %u.", model->n_nics);
     }
     n->waiting_mask = 63;
@@ -318,7 +332,7 @@ int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t byt
         if (nic->n_mrs == nic->model->p.max_mrs)
             return uf_fail(UF_ENOMEM, "EFA model: NIC %u has its %u registrations; close some.", nic->index, nic->n_mrs);
         if ((nic->n_mrs & (nic->n_mrs - 1)) == 0) {
-            model_mr *mrs = realloc(nic->mrs, (size_t)(nic->n_mrs ? nic->n_mrs * 2 : 1) * sizeof(*mrs));
+            model_mr *mrs = uf_model_resize(nic->model, nic->mrs, (size_t)(nic->n_mrs ? nic->n_mrs * 2 : 1) * sizeof(*mrs));
             if (!mrs)
                 return uf_fail(UF_ENOMEM, "EFA model: no memory for registration %u of NIC %u.", nic->n_mrs, nic->index);
             nic->mrs = mrs;
@@ -331,6 +345,7 @@ int uf_model_mr_register(uf_model_nic *nic, uint16_t pd, void *ptr, uint64_t byt
     model_mr *mr = &nic->mrs[index];
     uint32_t generation = mr->generation + 1;
     *mr = (model_mr){.base = ptr, .bytes = bytes, .access = access, .pd = pd, .live = true, .generation = generation};
+    mr->owner = nic->model->host ? nic->model->host->owner : 0;
     out->lkey = (index + 1) | (generation & 0x3f) << KEY_BITS;
     out->rkey = (index + 1) | (generation & 0x3fff) << KEY_BITS;
     return UF_OK;
@@ -368,11 +383,11 @@ static bool know(uf_model_nic *nic, uint32_t peer)
     if (peer < nic->n_reverse)
         return true;
     uint32_t n = peer + 64;
-    uint32_t *reverse = realloc(nic->reverse, n * sizeof(*reverse));
+    uint32_t *reverse = uf_model_resize(nic->model, nic->reverse, n * sizeof(*reverse));
     if (!reverse)
         return false;
     nic->reverse = reverse;
-    uint64_t *heard = realloc(nic->heard, n * sizeof(*heard));
+    uint64_t *heard = uf_model_resize(nic->model, nic->heard, n * sizeof(*heard));
     if (!heard)
         return false;
     nic->heard = heard;
@@ -394,7 +409,7 @@ int uf_model_ah_create(uf_model_nic *nic, const uint8_t gid[16], uint16_t *ah)
         continue;
     if (i == nic->model->p.max_ahs)
         return uf_fail(UF_ENOMEM, "EFA model: NIC %u has its %u address handles.", nic->index, i);
-    uint32_t *ahs = i == nic->n_ahs ? realloc(nic->ahs, (i + 1) * sizeof(*ahs)) : nic->ahs;
+    uint32_t *ahs = i == nic->n_ahs ? uf_model_resize(nic->model, nic->ahs, (i + 1) * sizeof(*ahs)) : nic->ahs;
     if (!ahs || (nic->ahs = ahs, !know(nic, peer)))
         return uf_fail(UF_ENOMEM, "EFA model: no memory for an address handle of NIC %u.", nic->index);
     nic->ahs[i] = peer + 1;

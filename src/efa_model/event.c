@@ -17,11 +17,11 @@ static bool grow(uf_model *m)
     uint32_t room = m->event_room ? m->event_room * 2 : 4096;
     if (room > 1u << SLOT_BITS)
         return false;
-    model_event *events = realloc(m->events, (size_t)room * sizeof(*events));
+    model_event *events = uf_model_resize(m, m->events, (size_t)room * sizeof(*events));
     if (!events)
         return false;
     m->events = events;
-    heap_entry *heap = realloc(m->heap, (size_t)room * sizeof(*heap));
+    heap_entry *heap = uf_model_resize(m, m->heap, (size_t)room * sizeof(*heap));
     if (!heap)
         return false;
     m->heap = heap;

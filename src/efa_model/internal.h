@@ -34,10 +34,16 @@ typedef struct heap_entry {
     uint64_t at, order; /* the order of making, and the event's slot */
 } heap_entry;
 
+/* A place in memory, and whose memory it is. */
+typedef struct span {
+    unsigned char *at;
+    uint32_t owner; /* uf_model_host.owner; 0: the model's, or there is one process only */
+} span;
+
 typedef struct model_mr {
     unsigned char *base;
     uint64_t bytes;
-    uint32_t access, generation;
+    uint32_t access, generation, owner;
     uint16_t pd;
     bool live;
 } model_mr;
@@ -137,12 +143,21 @@ struct uf_model {
     uint32_t n_chunks, free_message;
     model_qp **plain; /* whose doorbells must be looked at */
     uint32_t n_plain;
-    unsigned char *scratch; /* a packet */
+    const uf_model_host *host; /* NULL: one process */
+    unsigned char *scratch;    /* two packets */
     uf_model_stats stats;
     char traps[UF_MODEL_TRAP_KEPT][UF_MODEL_TRAP_BYTES];
     uint32_t n_traps;
     uf_model_counter *counters;
 };
+
+/* memory.c */
+void *uf_model_alloc(uf_model *m, size_t n, size_t bytes); /* zero, aligned to 128 */
+void *uf_model_resize(uf_model *m, void *p, size_t bytes); /* as realloc */
+void uf_model_release(uf_model *m, void *p);
+bool uf_model_copy(uf_model *m, span to, span from, size_t bytes); /* may overlap. False: an owner has ended */
+/* The bytes where this process can read them: at the place itself, or copied to `room`. NULL: the owner has ended. */
+const unsigned char *uf_model_here(uf_model *m, span from, size_t bytes, unsigned char *room);
 
 /* event.c */
 bool uf_model_event_add(uf_model *m, uint64_t at, const model_event *event);

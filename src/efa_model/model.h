@@ -74,6 +74,22 @@ int uf_model_create(const uf_model_params *params, uint64_t seed, uf_model **mod
 /* Frees everything. The callers' memory is not touched. */
 void uf_model_destroy(uf_model *model);
 
+/* A model that several processes run in turns, in real time: all its memory lies at addresses that are the same in each of them.
+ * Who runs it says so with uf_model_enter, under a lock that all share; plain queue pairs only. */
+typedef struct uf_model_host {
+    void *arg;
+    uint32_t owner; /* names this process, not 0: memory registered in its turn is its own */
+    /* As realloc and free, but new memory is zero and aligned to 128. */
+    void *(*resize)(void *arg, void *p, size_t bytes);
+    void (*release)(void *arg, void *p);
+    /* Between the memory of two owners; 0 is the model's. False: one of them has ended. */
+    bool (*copy)(void *arg, uint32_t to_owner, void *to, uint32_t from_owner, const void *from, size_t bytes);
+} uf_model_host;
+
+int uf_model_create_shared(const uf_model_params *params, uint64_t seed, const uf_model_host *host, uf_model **model);
+/* `host` must live until the next call; it is this process's own. */
+void uf_model_enter(uf_model *model, const uf_model_host *host);
+
 /* ---- Time ---- */
 
 /* Nanoseconds of virtual time since creation. */

@@ -80,14 +80,14 @@ static uint32_t packets_to_send(const message *msg)
 static bool wait_for_wire(uf_model *m, uf_model_nic *nic, message *msg)
 {
     if (nic->waiting_tail - nic->waiting_head > nic->waiting_mask) {
-        uint32_t room = (nic->waiting_mask + 1) * 2, *waiting = malloc(room * sizeof(*waiting));
+        uint32_t room = (nic->waiting_mask + 1) * 2, *waiting = uf_model_alloc(m, room, sizeof(*waiting));
         if (!waiting) {
             m->stats.out_of_memory++;
             return false;
         }
         for (uint32_t i = nic->waiting_head; i != nic->waiting_tail; i++)
             waiting[i & (room - 1)] = nic->waiting[i & nic->waiting_mask];
-        free(nic->waiting);
+        uf_model_release(m, nic->waiting);
         nic->waiting = waiting;
         nic->waiting_mask = room - 1;
     }

@@ -24,7 +24,7 @@ int uf_model_cq_create(uf_model_nic *nic, const uf_model_cq_options *o, uf_model
             p->max_cq, o->entries);
     if (nic->n_cqs == p->max_cqs)
         return uf_fail(UF_ENOMEM, "EFA model: NIC %u has its %u completion queues.", nic->index, nic->n_cqs);
-    uf_model_cq *c = calloc(1, sizeof(*c));
+    uf_model_cq *c = uf_model_alloc(nic->model, 1, sizeof(*c));
     if (!c)
         return uf_fail(UF_ENOMEM, "EFA model: no memory for a completion queue.");
     c->nic = nic;
@@ -37,14 +37,14 @@ int uf_model_cq_create(uf_model_nic *nic, const uf_model_cq_options *o, uf_model
 void uf_model_cq_destroy(uf_model_cq *cq)
 {
     cq->nic->n_cqs--;
-    free(cq);
+    uf_model_release(cq->nic->model, cq);
 }
 
 int uf_model_counter_create(uf_model_nic *nic, uint64_t *successes, uint64_t *errors, uf_model_counter **counter)
 {
     if (nic->n_counters == nic->model->p.max_counters)
         return uf_fail(UF_ENOMEM, "EFA model: NIC %u has its %u counters.", nic->index, nic->n_counters);
-    uf_model_counter *c = calloc(1, sizeof(*c));
+    uf_model_counter *c = uf_model_alloc(nic->model, 1, sizeof(*c));
     if (!c)
         return uf_fail(UF_ENOMEM, "EFA model: no memory for a counter.");
     *c = (uf_model_counter){.nic = nic, .words = {successes, errors}, .counts = {nic->model->p.counter_start, 0}};
@@ -93,14 +93,17 @@ static int check_options(const uf_model_nic *nic, const uf_model_qp_options *o)
 
 static void free_rings(model_qp *qp)
 {
+    uf_model *m = qp->nic ? qp->nic->model : NULL;
+    if (!m) /* a number that was never used */
+        return;
     if (qp->mapping)
         munmap(qp->mapping, qp->mapping_bytes);
     qp->mapping = NULL;
-    free(qp->ring);
-    free(qp->info.rq_ring);
-    free(qp->words_stored);
-    free(qp->words_seen);
-    free(qp->info.sq_doorbell);
+    uf_model_release(m, qp->ring);
+    uf_model_release(m, qp->info.rq_ring);
+    uf_model_release(m, qp->words_stored);
+    uf_model_release(m, qp->words_seen);
+    uf_model_release(m, qp->info.sq_doorbell);
     qp->ring = qp->info.rq_ring = NULL;
     qp->words_stored = qp->words_seen = qp->info.sq_doorbell = qp->info.rq_doorbell = NULL;
 }
@@ -108,12 +111,13 @@ static void free_rings(model_qp *qp)
 static int make_rings(model_qp *qp)
 {
     const uf_model_qp_options *o = &qp->o;
+    uf_model *m = qp->nic->model;
     size_t bytes = (size_t)o->sq_depth * o->wqe_bytes;
-    qp->ring = aligned_alloc(128, (bytes + 127) / 128 * 128);
-    qp->info.rq_ring = calloc(o->rq_depth, 16);
-    qp->words_stored = calloc(o->sq_depth, sizeof(uint32_t));
-    qp->words_seen = calloc(o->sq_depth, sizeof(uint32_t));
-    uint32_t *bells = aligned_alloc(64, 128); /* a line each */
+    qp->ring = uf_model_alloc(m, 1, bytes);
+    qp->info.rq_ring = uf_model_alloc(m, o->rq_depth, 16);
+    qp->words_stored = uf_model_alloc(m, o->sq_depth, sizeof(uint32_t));
+    qp->words_seen = uf_model_alloc(m, o->sq_depth, sizeof(uint32_t));
+    uint32_t *bells = uf_model_alloc(m, 1, 128); /* a line each */
     qp->info.sq_doorbell = bells;
     if (!qp->ring || !qp->info.rq_ring || !qp->words_stored || !qp->words_seen || !bells)
         return uf_fail(UF_ENOMEM, "EFA model: no memory for the rings of a queue pair.");
@@ -141,7 +145,7 @@ static model_qp *free_number(uf_model_nic *nic)
             return nic->qps[i];
     if (nic->n_qps == nic->model->p.max_qps)
         return NULL;
-    model_qp *qp = calloc(1, sizeof(*qp));
+    model_qp *qp = uf_model_alloc(nic->model, 1, sizeof(*qp));
     if (qp) {
         qp->nic = nic;
         qp->info.qpn = (uint16_t)nic->n_qps;
@@ -152,7 +156,7 @@ static model_qp *free_number(uf_model_nic *nic)
 
 static int watch(uf_model *m, model_qp *qp)
 {
-    model_qp **plain = realloc(m->plain, (m->n_plain + 1) * sizeof(*plain));
+    model_qp **plain = uf_model_resize(m, m->plain, (m->n_plain + 1) * sizeof(*plain));
     if (!plain)
         return uf_fail(UF_ENOMEM, "EFA model: no memory to watch a doorbell.");
     m->plain = plain;
@@ -223,7 +227,7 @@ void uf_model_qps_free(uf_model_nic *nic)
 {
     for (uint32_t i = 0; i < nic->n_qps; i++) {
         free_rings(nic->qps[i]);
-        free(nic->qps[i]);
+        uf_model_release(nic->model, nic->qps[i]);
     }
-    free(nic->qps);
+    uf_model_release(nic->model, nic->qps);
 }

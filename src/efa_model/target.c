@@ -227,12 +227,12 @@ static unsigned scatter(uf_model *m, const model_qp *qp, const receive *r, const
         const model_mr *mr = uf_model_find_mr(qp->nic, (uint32_t)(w >> 32) & UF_EFA_LKEY_MAX, false);
         if (!mr || !uf_model_mr_covers(mr, qp->o.pd, address, part, UF_MODEL_LOCAL))
             return UF_EFA_INVALID_LKEY;
-        for (uint64_t j = 0; j < part; j++)
-            ((unsigned char *)(uintptr_t)address)[j] = bytes[j];
+        const span to = {(unsigned char *)(uintptr_t)address, mr->owner}, from = {(unsigned char *)(uintptr_t)bytes, 0};
+        if (!uf_model_copy(m, to, from, part))
+            return UF_EFA_REMOTE_ABORT;
         bytes += part;
         n -= part;
     }
-    (void)m;
     return 0;
 }
 

@@ -231,11 +231,11 @@ static void fill(uf_model *m, message *msg, model_qp *qp, const fetched *f)
     msg->packets = packets ? (uint32_t)packets : 1;
 }
 
-static bool make_seen(message *msg)
+static bool make_seen(uf_model *m, message *msg)
 {
     uint32_t words = (msg->packets + 63) / 64;
     if (words > msg->seen_words) {
-        uint64_t *seen = realloc(msg->seen, words * sizeof(*seen));
+        uint64_t *seen = uf_model_resize(m, msg->seen, words * sizeof(*seen));
         if (!seen)
             return false;
         msg->seen = seen;
@@ -255,7 +255,7 @@ static void start(uf_model *m, model_qp *qp, const fetched *f)
     }
     fill(m, msg, qp, f);
     unsigned status = check_work(m, qp, msg);
-    if (!status && !make_seen(msg))
+    if (!status && !make_seen(m, msg))
         status = UF_EFA_QP_ERROR;
     if (status) {
         uf_model_tx_cqe(m, qp, msg->id, msg->op, status);

@@ -52,6 +52,12 @@ int uf_engine_limits_of(const uf_engine_params *p, uf_engine_limits *limits)
 {
     const uf_fabric_caps *caps = &p->fabric->caps;
     const int64_t *set = p->settings->number;
+    if (!caps->write_placed)
+        return uf_fail(
+            UF_EUNSUPPORTED,
+            "PE %d: %s (%s) does not tell when the bytes of a put are in the target's memory, so no quiet over it would "
+            "prove anything; choose another provider with UNFENCE_FABRIC",
+            p->pe, caps->fabric, caps->provider);
     uf_order_config none = {.n_flows = (uint32_t)p->n_pes, .n_rails = rails_of(p)};
     uint64_t each = (uint64_t)none.n_flows * none.n_rails;
     /* Control costs no credit. Where there are no immediates, which a peer may say later, it travels as messages. */

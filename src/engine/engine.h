@@ -46,7 +46,8 @@ typedef struct uf_engine_params {
 
 /* How large a fabric's queues should be, before there is one: fills n_rails, tx_depth, receives and remote_cqes by settings and n_pes. Pure. */
 void uf_engine_fabric_sizes(uf_fabric_params *params);
-/* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with. Pure. */
+/* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with, UF_EUNSUPPORTED if the
+ * fabric cannot tell when a put is placed. Pure. */
 int uf_engine_limits_of(const uf_engine_params *params, uf_engine_limits *limits);
 int uf_engine_create(const uf_engine_params *params, uf_engine **engine);
 /* Starts the progress thread if driver and settings say so. After the fabric is connected. */

@@ -26,8 +26,8 @@ typedef struct uf_fabric_caps {
     char fabric[16];   /* "ofi" */
     char provider[48]; /* "net": what was taken, whatever was asked for */
     char detail[96];   /* device, address or domain, and why that provider if another was named; for people */
-    char device[64];   /* the NIC of rail 0 as the system calls it ("rdmap86s0", "eth0"), "" if there is none or it is not known */
-    uint32_t n_rails;  /* endpoints: rail i talks to rail i */
+    char device[64];  /* the NIC of rail 0 as the system calls it ("rdmap86s0", "eth0"), "" if there is none or it is not known */
+    uint32_t n_rails; /* endpoints: rail i talks to rail i */
     uint32_t imm_bits; /* 32 if an immediate of 32 bits travels AND the CQE tells who sent it; 0: no immediates, use messages */
     bool imm_placed;   /* the sender's CQE of a WRITE_IMM means the target's CQ has the immediate; false: source reusable only */
     bool write_placed; /* a WRITE posted UF_WR_PLACED completes only when its bytes are in target memory */

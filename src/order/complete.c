@@ -81,7 +81,7 @@ int uf_order_sent(uf_order *order, uint32_t cookie, int status)
     uint64_t user = c->user;
     uint32_t entry = c->entry;
     uf_order_cookie_free(order, index);
-    order->attention = true;
+    uf_order_wake(order, c->flow);
     if (user)
         order->edges.done(order->edges.arg, user, UF_OK, 0);
     else if (entry != UF_NONE)
@@ -186,7 +186,7 @@ int uf_order_end_lane(uf_order *o, uf_order_lane *lane, int status)
     lane->queue = lane->held = lane->ready = (uf_order_queue){UF_NONE, UF_NONE};
     o->edges.failed(o->edges.arg, lane->flow->peer, status);
     end_entries(o, lane->flow, lane, status);
-    o->attention = true;
+    uf_order_wake(o, lane->flow);
     return status;
 }
 
@@ -198,6 +198,7 @@ void uf_order_fail_flow(uf_order *order, uint32_t flow, int status)
 
 bool uf_order_busy(const uf_order *order)
 {
-    return order->n_active || order->attention || order->cookies_free != order->config.tx_depth || order->outstanding ||
-           order->parked_total || order->replay_head != UF_NONE;
+    return order->n_active || order->attention || order->entries_free != order->config.queue_ops ||
+           order->cookies_free != order->config.tx_depth || order->outstanding || order->parked_total ||
+           order->replay_head != UF_NONE;
 }

@@ -17,6 +17,7 @@
 void uf_order_activate(uf_order *o, uf_order_flow *flow)
 {
     o->attention = true;
+    flow->resting = 0;
     if (flow->active)
         return;
     uint32_t index = uf_order_flow_index(o, flow);
@@ -164,7 +165,7 @@ static void returned(uf_order *o, uint32_t value, uint32_t credits, uint32_t *li
 int uf_order_control_in(uf_order *o, uf_order_flow *flow, uint32_t imm)
 {
     uint32_t value = uf_imm_value(imm), bit = uf_imm_control_bit(imm);
-    o->attention = true;
+    uf_order_wake(o, flow);
     switch (uf_imm_type(imm)) {
     case UF_CONTROL_CREDITS:
         returned(o, value, o->config.credits, &flow->imm_limit);

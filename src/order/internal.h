@@ -96,6 +96,7 @@ struct uf_order_lane {
 
     uint8_t grant;           /* uf_order_grant */
     uint16_t id;             /* the peer's number of this lane */
+    uint64_t closing;        /* epoch of the message that closes it; 0: not sent */
     uint32_t opened;         /* how often this place was opened: the upper half of the open id */
     uint32_t window;         /* W */
     uint32_t sequence;       /* next to be taken */
@@ -224,6 +225,8 @@ typedef struct uf_order_flow {
     uint32_t in_flight; /* cookies */
     uint16_t home;      /* rail of controls and answers; lanes have their own */
     uint16_t active;    /* in the list of flows with something to post */
+    uint8_t resting;    /* not in it, although it has something: only an event of its own will let that go (progress.c) */
+    uint8_t again;      /* a lane of it has had its turn and has more */
     /* The weak path, receiving. */
     uint32_t rx_imm[2];
     uint32_t imm_told;  /* sum that the sender was told last */
@@ -319,6 +322,16 @@ static inline bool uf_order_mutant(const uf_order *o, uf_order_mutation m)
     return UF_ORDER_HAS_MUTATIONS && (o->config.mutations & (uint32_t)m);
 }
 
+void uf_order_activate(uf_order *o, uf_order_flow *flow);
+
+/* Something happened to the flow that may have lifted a hold. */
+static inline void uf_order_wake(uf_order *o, uf_order_flow *flow)
+{
+    o->attention = true;
+    if (uf_unlikely(flow->resting))
+        uf_order_activate(o, flow);
+}
+
 static inline bool uf_order_lane_has_work(const uf_order_lane *lane)
 {
     return lane->queue.head != UF_NONE || lane->ready.head != UF_NONE || lane->held.head != UF_NONE;
@@ -383,7 +396,6 @@ void uf_order_lane_activate(uf_order *o, uf_order_lane *lane);
 void uf_order_lane_deactivate(uf_order *o, uf_order_lane *lane);
 
 /* ---- credit.c */
-void uf_order_activate(uf_order *o, uf_order_flow *flow);
 void uf_order_control_set(uf_order *o, uf_order_flow *flow, uint32_t type);
 uf_order_hold uf_order_control_pump(uf_order *o, uf_order_flow *flow);
 void uf_order_control_lost(uf_order *o, uf_order_flow *flow, uint32_t imm);

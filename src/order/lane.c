@@ -303,6 +303,37 @@ static void lane_release(uf_order *order, uf_order_lane *lane)
 
 /* The number goes back by a message with a sequence: the receiver frees the window when its cursor passes it, so nothing of this
  * lane can come after. */
+static uf_order_hold post_close(uf_order *o, uf_order_lane *lane)
+{
+    uf_order_flow *flow = lane->flow;
+    if (flow->stalled & UF_STALL_RAIL)
+        return UF_HOLD_RAIL;
+    if (!uf_order_window_room(o, lane))
+        return UF_HOLD_WINDOW;
+    uf_order_wire wire = {.type = UF_MSG_LANE_CLOSE,
+                          .lane = lane->id,
+                          .seq = (uint16_t)lane->sequence,
+                          .address = lane->index | (uint64_t)lane->opened << 32};
+    uf_order_cookie like = {.type = UF_WR_LAST, .entry = UF_NONE};
+    uf_order_hold hold = uf_order_post_message(o, flow, &wire, &like);
+    if (hold == UF_HOLD_GO)
+        lane->closing = flow->epoch;
+    return hold;
+}
+
+/* True if nothing of the lane is left at the peer: it has freed the window, so whoever hears of the close finds it. */
+static bool closed_there(uf_order *o, uf_order_lane *lane)
+{
+    uf_order_flow *flow = lane->flow;
+    if (flow->status || lane->grant != UF_GRANT_GIVEN)
+        return true;
+    if (!lane->closing && post_close(o, lane) != UF_HOLD_GO)
+        return flow->status != UF_OK;
+    if (lane->closing > flow->receipted)
+        uf_order_receipt_want(o, flow, lane->closing);
+    return flow->status || lane->closing <= flow->receipted;
+}
+
 int uf_order_lane_close(uf_order *order, uf_order_lane *lane)
 {
     uf_order_flow *flow = lane->flow;
@@ -313,18 +344,8 @@ int uf_order_lane_close(uf_order *order, uf_order_lane *lane)
         uf_order_mark_set(order, lane, true, &mark);
         return UF_EAGAIN;
     }
-    if (!flow->status && lane->grant == UF_GRANT_GIVEN) {
-        if (flow->stalled & UF_STALL_RAIL || !uf_order_window_room(order, lane))
-            return UF_EAGAIN;
-        uf_order_wire wire = {.type = UF_MSG_LANE_CLOSE,
-                              .lane = lane->id,
-                              .seq = (uint16_t)lane->sequence,
-                              .address = lane->index | (uint64_t)lane->opened << 32};
-        uf_order_cookie like = {.type = UF_WR_LAST, .entry = UF_NONE};
-        uf_order_hold hold = uf_order_post_message(order, flow, &wire, &like);
-        if (hold != UF_HOLD_GO && hold != UF_HOLD_FAILED)
-            return UF_EAGAIN;
-    }
+    if (!closed_there(order, lane))
+        return UF_EAGAIN;
     lane_release(order, lane);
     return UF_OK;
 }

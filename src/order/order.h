@@ -101,7 +101,8 @@ typedef struct uf_order_ctx {
 
 /* Opens the lane of `ctx` to `flow`. Cheap: nothing is sent until a sequence is needed. UF_ENOMEM with the numbers. */
 int uf_order_lane_open(uf_order *order, uf_order_ctx *ctx, uint32_t flow, uf_order_lane **lane);
-/* The lane must be quiet (else UF_EAGAIN). Its number at the receiver is given back. */
+/* UF_EAGAIN until the lane is quiet and its number at the receiver has come back, so that whoever hears of it can open another; then
+ * the lane is gone. Nothing may be submitted on it from the first call on. */
 int uf_order_lane_close(uf_order *order, uf_order_lane *lane);
 /* The PE that it leads to; any thread. */
 uint32_t uf_order_lane_peer(const uf_order_lane *lane);

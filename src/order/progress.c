@@ -2,8 +2,9 @@
  *
  * progress looks only if something happened that may have lifted a hold (`attention`), or if the network refused last time. A flow
  * first posts its controls and answers, since peers wait for those, then gives each lane a turn. Whoever could not move keeps its place
- * in front of those that did, so that a scarce credit or place in the network goes round. Must never: let one lane or flow that is stuck
- * keep another from its turn. */
+ * in front of those that did, so that a scarce credit or place in the network goes round. A flow that only an event of its own can let go
+ * (credits, CQEs, receipts, answers) rests outside the list until that comes: a thousand peers that do not move cost nothing.
+ * Must never: let one lane or flow that is stuck keep another from its turn. */
 #include "order/internal.h"
 
 void uf_order_lane_activate(uf_order *o, uf_order_lane *lane)
@@ -90,6 +91,7 @@ static uf_order_hold pump_lanes(uf_order *o, uf_order_flow *flow, uint32_t *post
 static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *posted)
 {
     flow->stalled &= ~(uint32_t)(UF_STALL_CREDITS | UF_STALL_POST);
+    flow->again = 0;
     uf_order_hold hold = uf_order_control_pump(o, flow);
     if (hold == UF_HOLD_GO)
         hold = uf_order_answers_pump(o, flow);
@@ -106,6 +108,13 @@ static bool flow_has_work(const uf_order_flow *flow)
 {
     return !flow->status && (flow->control || flow->answers_head != UF_NONE || flow->lanes_active_head != UF_NONE ||
                              flow->rails_ask || flow->rails_tell || (flow->stalled & UF_STALL_RAIL));
+}
+
+/* After its turn: does only an event of the flow's own let it go on? What the network or the endpoint refused may go at any time. */
+static bool may_rest(const uf_order_flow *flow)
+{
+    bool refused = flow->stalled & (UF_STALL_POST | UF_STALL_RAIL);
+    return !refused && !flow->again && !flow->control && flow->answers_head == UF_NONE && !flow->rails_tell;
 }
 
 /* Puts flows in front of those that are active. */
@@ -138,8 +147,9 @@ int uf_order_progress(uf_order *order)
         uf_order_hold hold = pump_flow(order, flow, &posted);
         if (hold == UF_HOLD_POST)
             full = hold;
-        if (!flow_has_work(flow)) {
+        if (!flow_has_work(flow) || may_rest(flow)) {
             flow->active = 0;
+            flow->resting = flow_has_work(flow);
             continue;
         }
         uint32_t *head = posted ? &moved : &stuck, *tail = posted ? &moved_tail : &stuck_tail;

@@ -35,11 +35,12 @@ uint32_t uf_order_stripe_rail(uf_order *o, const uf_order_flow *flow)
     return o->next_rail;
 }
 
-/* How a put or get is cut: one part for each rail, if that gives parts which are worth it. The same for the life of an operation. */
+/* How a put or get above `whole` is cut: one part for each rail, if that gives parts which are worth it. The same for the life of an
+ * operation. */
 uint64_t uf_order_part_bytes(const uf_order *o, uint64_t bytes)
 {
     const uf_order_config *c = &o->config;
-    if (c->n_rails == 1 || c->stripe_bytes == 0 || bytes <= o->whole)
+    if (c->n_rails == 1 || c->stripe_bytes == 0)
         return c->max_message;
     uint64_t part = bytes / c->n_rails + (bytes % c->n_rails != 0);
     part = part < c->stripe_chunk ? c->stripe_chunk : (part + STRIPE_ALIGN - 1) / STRIPE_ALIGN * STRIPE_ALIGN;
@@ -317,7 +318,7 @@ int uf_order_count_in(uf_order *o, uf_order_flow *flow, const uf_order_wire *wir
     flow->rails_doubt &= ~(1u << rail);
     if (!flow->rails_doubt)
         flow->stalled &= ~(uint32_t)UF_STALL_RAIL;
-    o->attention = true;
+    uf_order_wake(o, flow);
     settle(o, flow, rail, missing == 0);
     return UF_OK;
 }
@@ -372,7 +373,7 @@ static void fail_flow_rail(uf_order *o, uf_order_flow *flow, uint32_t rail, cons
     if (flow->status || !(flow->rails_alive & 1u << rail))
         return;
     flow->rails_alive &= ~(1u << rail);
-    o->attention = true;
+    uf_order_wake(o, flow);
     if (!flow->rails_alive)
         end_by_rail(o, flow, rail, "was the last one", why);
     else if (!o->config.imm_placed && (flow->rails_used & 1u << rail))

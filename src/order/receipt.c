@@ -59,7 +59,7 @@ int uf_order_receipt_in(uf_order *o, uf_order_flow *flow, uint32_t bit, uint32_t
     o->outstanding--;
     o->counters.receipts++;
     uf_order_receipt_start(o, flow);
-    o->attention = true;
+    uf_order_wake(o, flow);
     return UF_OK;
 }
 

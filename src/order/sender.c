@@ -37,7 +37,7 @@ void uf_order_slot_give(uf_order *o, uf_order_flow *flow, uint32_t slot)
     flow->slot_free = slot;
     flow->slots_used--;
     o->outstanding--;
-    o->attention = true;
+    uf_order_wake(o, flow);
 }
 
 /* A request with nobody's operation behind it. */
@@ -170,6 +170,8 @@ static uf_order_hold sequence_room(uf_order *o, uf_order_lane *lane)
 
 static uint64_t parts_of(const uf_order *o, uint64_t bytes)
 {
+    if (uf_likely(bytes <= o->whole))
+        return bytes != 0;
     uint64_t part = uf_order_part_bytes(o, bytes);
     return bytes / part + (bytes % part != 0);
 }
@@ -223,7 +225,7 @@ static uf_order_hold data_step(uf_order *o, uf_order_lane *lane, uint32_t entry)
     uf_order_flow *flow = lane->flow;
     uf_order_wr_type type = type_of_form[e->form];
     bool told = e->op.user || e->form == UF_FORM_AFTER;
-    uint64_t most = uf_order_part_bytes(o, e->op.bytes);
+    uint64_t most = uf_likely(e->op.bytes <= o->whole) ? o->whole : uf_order_part_bytes(o, e->op.bytes);
     while (e->posted < e->op.bytes) {
         uf_order_part part = {e->posted, e->op.bytes - e->posted};
         if (part.bytes > most)
@@ -497,8 +499,10 @@ uf_order_hold uf_order_pump_lane(uf_order *o, uf_order_lane *lane, uint32_t *pos
     count_hold(o, lane, stop);
     lane->detour = lane->queue.head != UF_NONE && !may_pass(head);
     /* Nothing will happen that makes progress look here again: it had its turn, or became ready just now. */
-    if ((left == 0 && uf_order_lane_has_work(lane)) || (ready == UF_HOLD_GO && lane->ready.head != UF_NONE))
+    if ((left == 0 && uf_order_lane_has_work(lane)) || (ready == UF_HOLD_GO && lane->ready.head != UF_NONE)) {
         o->attention = true;
+        lane->flow->again = 1;
+    }
     return stop;
 }
 

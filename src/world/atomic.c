@@ -93,7 +93,7 @@ static int submit(uf_ctx *ctx, uf_order_op *op, uint64_t *old, int pe, unsigned 
         uf_request_put(w, r);
     if (!rc && request)
         *request = r;
-    return rc;
+    return uf_world_first_cause(w, rc);
 }
 
 /* On a mapped peer's word; one in a window over another process's own buffer is updated by its owner. */

@@ -65,6 +65,12 @@ void uf_ctx_free(uf_ctx *ctx)
 static int close_lanes(uf_ctx *ctx, uint64_t deadline)
 {
     uf_world *w = ctx->world;
+    /* All begin at once: each waits for an answer of its peer. */
+    for (int pe = 0; pe < w->n_pes; pe++) {
+        uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
+        if (lane && uf_engine_lane_close(w->engine, lane) == UF_OK)
+            atomic_store_explicit(&ctx->lanes[pe], NULL, memory_order_release);
+    }
     for (int pe = 0; pe < w->n_pes; pe++) {
         uf_order_lane *lane = atomic_load(&ctx->lanes[pe]);
         int rc;
@@ -192,7 +198,7 @@ int uf_ctx_complete(uf_ctx *ctx, int pe, bool remote, uint64_t deadline)
                                w->pe, remote ? "quiet" : "flush", p[i].pe, how);
             }
             if (rc)
-                return rc;
+                return uf_world_first_cause(w, rc);
         }
     }
     return uf_world_check(w);
@@ -216,8 +222,10 @@ static int complete_test(uf_ctx *ctx, bool remote)
         int n = mark_some(ctx, &at, last, remote, p);
         for (int i = 0; i < n; i++) {
             int rc = uf_engine_mark_test(w->engine, p[i].lane, &p[i].mark);
+            if (rc == UF_EAGAIN)
+                return uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe);
             if (rc)
-                return rc == UF_EAGAIN ? uf_fail(rc, "PE %d: operations to PE %d are not complete yet", w->pe, p[i].pe) : rc;
+                return uf_world_first_cause(w, rc);
         }
     }
     return uf_world_check(w);

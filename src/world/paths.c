@@ -286,9 +286,12 @@ void uf_paths_log(uf_world *w)
                  w->settings.from_environment[UF_SET_FABRIC] || wants_network(w->settings.text[UF_SET_FABRIC])
                      ? "asked for"
                      : "the best there is");
+    char rails[80] = "";
+    if (w->n_rails > 1 || (w->fabric && w->fabric->caps.n_rails > 1))
+        snprintf(rails, sizeof rails, ", %u of %u rails", w->n_rails, w->fabric->caps.n_rails);
     if (w->fabric)
-        uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd), %d by %s (%s, %s): %s", w->n_pes, mapped,
-               w->n_pes - 1 - mapped, w->fabric->caps.fabric, w->fabric->caps.provider, w->fabric->caps.detail, w->reason);
+        uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd), %d by %s (%s, %s%s): %s", w->n_pes, mapped,
+               w->n_pes - 1 - mapped, w->fabric->caps.fabric, w->fabric->caps.provider, w->fabric->caps.detail, rails, w->reason);
     else
         uf_log(UF_LOG_INFO, w->pe, "%d PEs: %d peers by local (memfd, mapped memory of one host): every peer can be mapped",
                w->n_pes, mapped);

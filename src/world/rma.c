@@ -249,8 +249,10 @@ static int submit(uf_ctx *ctx, uf_order_op *op, int pe, unsigned flags)
     int rc = uf_ctx_lane(ctx, pe, &lane);
     if (!rc)
         rc = uf_engine_submit(w->engine, lane, op, flags & UF_NOWAIT ? 0 : w->timeout_ns);
-    if (rc)
+    if (rc) {
         detach(w, op);
+        rc = uf_world_first_cause(w, rc);
+    }
     return rc;
 }
 
@@ -363,6 +365,7 @@ static int send_batch(uf_ctx *ctx, batch *b, const uf_put_row *rows, size_t *don
     if (b->n) {
         b->ops[b->n - 1].more = false;
         rc = uf_engine_submit_many(ctx->world->engine, b->lanes, b->ops, b->n, b->timeout_ns, &accepted);
+        rc = uf_world_first_cause(ctx->world, rc);
     }
     for (uint32_t i = 0; i < b->n; i++)
         if (i < accepted)

@@ -38,6 +38,12 @@ int uf_world_check(uf_world *w)
     return status ? uf_error_set(status, w->why) : UF_OK;
 }
 
+int uf_world_first_cause(uf_world *w, int rc)
+{
+    int status = rc == UF_OK || rc == UF_EAGAIN ? UF_OK : uf_world_check(w);
+    return status ? status : rc;
+}
+
 enum { WATCH_SECONDS = 5 };
 
 /* The watchdog (rule 17). One of the threads that tick looks; a lane that is stuck is told of once, until none is. */
@@ -55,11 +61,14 @@ static void watch(uf_world *w)
 static void hear(uf_world *w)
 {
     int pe = -1;
-    if (atomic_load_explicit(&w->status, memory_order_relaxed) || atomic_load(&w->closing))
+    if (atomic_load(&w->closing))
         return;
-    watch(w);
+    /* Also after a failure that the network told: PE 0 passes the news of deaths on to those who would not hear of them otherwise. */
+    bool failed = atomic_load_explicit(&w->status, memory_order_relaxed) != 0;
+    if (!failed)
+        watch(w);
     int rc = uf_bootstrap_poll(w->bootstrap, &pe);
-    if (rc == UF_OK)
+    if (rc == UF_OK || failed)
         return;
     char why[sizeof w->why];
     snprintf(why, sizeof why, "%s", uf_error_message());

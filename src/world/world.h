@@ -137,6 +137,8 @@ struct uf_world {
 void uf_world_fail(uf_world *w, int code, const char *why);
 /* UF_OK, or the world's error with its sentence in this thread's message. */
 int uf_world_check(uf_world *w);
+/* `rc` of an operation, or the world's error if it has one: a lane that ended has ended the world, whose first error says why. */
+int uf_world_first_cause(uf_world *w, int rc);
 /* For wait loops: progress, then the driver's relax, and every 64 rounds the clock and the world's soundness. UF_OK to look again,
  * UF_ETIMEDOUT (no sentence made) past the deadline, or the world's error. */
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline);

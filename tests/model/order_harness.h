@@ -52,7 +52,8 @@ enum {
     SEEN_NO_IMMEDIATES = 1u << 21,
     SEEN_BY_RECEIPT = 1u << 22,
     SEEN_RAIL_ERROR = 1u << 23,
-    SEEN_KINDS = 24,
+    SEEN_REOPENED = 1u << 24,
+    SEEN_KINDS = 25,
 };
 
 typedef struct run_options {
@@ -90,6 +91,7 @@ typedef struct lane_record {
     uint16_t fence;              /* operations before the last fence */
     uint16_t sets_posted, sets_applied;
     uint64_t fence_epoch;
+    bool closing; /* nothing is submitted any more; another takes its place when it is closed */
 } lane_record;
 
 typedef struct mark_record {

@@ -31,6 +31,7 @@ static const char *const seen_names[SEEN_KINDS] = {
     "no immediates",
     "completion by receipt",
     "rail ended a flow",
+    "lane closed and reopened",
 };
 
 static int run_one(uint64_t seed, uint32_t ops)

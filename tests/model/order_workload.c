@@ -214,6 +214,8 @@ static bool submit_one(world *w, uint32_t src, uint32_t dst)
     op->src = (uint8_t)src;
     op->dst = (uint8_t)dst;
     op->ctx = (uint8_t)choose_ctx(w);
+    if (p->lane[op->ctx][dst].closing)
+        return false;
     choose_op(w, op, id);
     bool put = op->op.kind == UF_ORDER_PUT || op->op.kind == UF_ORDER_PUT_SIGNAL;
     bool slot = put && take_slot(w, op, id);
@@ -266,6 +268,10 @@ static void set_mark(world *w, uint32_t src, uint32_t dst)
         return;
     mark_record *m = &w->marks[w->n_marks++];
     lane_record *l = &w->pes[src].lane[choose_ctx(w)][dst];
+    if (l->closing) {
+        w->n_marks--;
+        return;
+    }
     *m = (mark_record){.lane = l, .upto = l->n, .src = (uint8_t)src, .dst = (uint8_t)dst};
     uf_order_mark_set(w->pes[src].order, l->lane, chance(w, 170), &m->mark);
     note(w, "mark", src, dst, l->n);
@@ -285,6 +291,38 @@ static void test_marks(world *w)
         else
             w->marks[i] = w->marks[--w->n_marks];
     }
+}
+
+/* All that was submitted on a lane that is closed is complete, so its marks are. */
+static void end_marks(world *w, const lane_record *l)
+{
+    for (uint32_t i = 0; i < w->n_marks;) {
+        if (w->marks[i].lane != l) {
+            i++;
+            continue;
+        }
+        judge_mark(w, &w->marks[i]);
+        w->marks[i] = w->marks[--w->n_marks];
+    }
+}
+
+/* Goes on closing the lanes that are to be closed, and opens another in the place of each. */
+static void reopen_lanes(world *w, uint32_t src)
+{
+    pe *p = &w->pes[src];
+    for (uint32_t c = 0; c < w->n_ctx; c++)
+        for (uint32_t dst = 0; dst < w->n_pes; dst++) {
+            lane_record *l = &p->lane[c][dst];
+            if (!l->closing || p->flow_failed[dst] || uf_order_lane_close(p->order, l->lane) != UF_OK || p->flow_failed[dst])
+                continue;
+            end_marks(w, l);
+            *l = (lane_record){.fence_epoch = p->ctx[c].fence_epoch};
+            if (uf_order_lane_open(p->order, &p->ctx[c], dst, &l->lane) != UF_OK)
+                violation(w, "G10: PE %u cannot open a lane to PE %u in place of one that it closed: %s", src, dst,
+                          uf_error_message());
+            w->result->seen |= SEEN_REOPENED;
+            note(w, "reopened", src, dst, c);
+        }
 }
 
 /* ---------------------------------------------------------------- time passes */
@@ -346,6 +384,8 @@ static void application(world *w)
             continue;
     } else if (dice < 84) {
         p->ctx[choose_ctx(w)].fence_epoch++;
+    } else if (dice < 85 && chance(w, 128)) {
+        p->lane[pick(w, w->n_ctx)][dst].closing = true;
     } else if (dice < 97) {
         set_mark(w, src, dst);
     } else {
@@ -364,6 +404,8 @@ static bool step(world *w)
     if (dice < 9)
         return network_move(w);
     uint32_t i = pick(w, w->n_pes);
+    if (dice == 15 && awake(&w->pes[i]))
+        reopen_lanes(w, i);
     if (dice < 12)
         return awake(&w->pes[i]) && network_consume(w, i, 1 + pick(w, 4));
     if (dice < 14)
@@ -382,6 +424,7 @@ static bool round_all(world *w)
         if (!awake(&w->pes[i]))
             continue;
         moved |= network_consume(w, i, 1 + pick(w, MAX_CQ));
+        reopen_lanes(w, i);
         moved |= uf_order_progress(w->pes[i].order) > 0;
     }
     uint32_t marks = w->n_marks;
@@ -456,6 +499,7 @@ static void close_lanes(world *w)
         for (uint32_t c = 0; c < w->n_ctx; c++)
             for (uint32_t to = 0; to < w->n_pes; to++) {
                 uint32_t tries = 0;
+                w->pes[i].lane[c][to].closing = false;
                 while (!w->failed && uf_order_lane_close(w->pes[i].order, w->pes[i].lane[c][to].lane) == UF_EAGAIN) {
                     round_all(w);
                     if (++tries > 4000)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # netns.sh CORE_SUITE - two network namespaces as two hosts: the core's suite between them over tcp, and with a PE killed in the middle.
-# PEs 0 and 1 live on "host" a, 2 and 3 on b; only a veth pair connects the two, so whatever uses loopback or the wrong interface fails.
+# PEs 0 and 1 live on "host" a, 2 and 3 on b; only two veth pairs connect the two, so whatever uses loopback or the wrong interface fails.
 # Needs root and ip(8); without them it is skipped (77) and says why. Leaves no namespace and no process behind.
 set -u
 suite=$1
@@ -26,19 +26,26 @@ command -v ip >/dev/null || skip "ip(8) of iproute2 is not installed"
 [ "$(id -u)" = 0 ] || skip "network namespaces need root"
 ip netns add "$a" 2>"$work/why" || skip "ip netns add: $(cat "$work/why")"
 ip netns add "$b" || exit 1
-ip link add veth0 netns "$a" type veth peer name veth0 netns "$b" 2>"$work/why" || skip "a veth pair: $(cat "$work/why")"
+for nic in 0 1; do
+    ip link add nic$nic netns "$a" type veth peer name nic$nic netns "$b" 2>"$work/why" || skip "a veth pair: $(cat "$work/why")"
+done
 host=1
 for ns in "$a" "$b"; do
-    ip -n "$ns" addr add "10.213.7.$host/24" dev veth0 && ip -n "$ns" link set veth0 up && ip -n "$ns" link set lo up || exit 1
+    for nic in 0 1; do
+        ip -n "$ns" addr add "10.213.$((7 + nic)).$host/24" dev nic$nic && ip -n "$ns" link set nic$nic up || exit 1
+    done
+    ip -n "$ns" link set lo up || exit 1
     host=$((host + 1))
 done
 
 # A link is up a moment after both of its ends are; until then it has no address that anybody could use.
 for ns in "$a" "$b"; do
-    looks=0
-    until ip -n "$ns" link show veth0 | grep -q "state UP"; do
-        looks=$((looks + 1))
-        [ $looks -lt 5000 ] || skip "the veth pair does not come up"
+    for nic in 0 1; do
+        looks=0
+        until ip -n "$ns" link show nic$nic | grep -q "state UP"; do
+            looks=$((looks + 1))
+            [ $looks -lt 5000 ] || skip "the veth pair does not come up"
+        done
     done
 done
 
@@ -78,6 +85,24 @@ all_pass "tcp between all PEs"
 settings=UNFENCE_FABRIC=auto
 start "$work/log" --fabric auto --small
 all_pass "mapped memory inside a host, tcp between hosts"
+
+# Two network cards in each host, and each carries its part: what a card has sent is counted by the kernel.
+settings="UNFENCE_FABRIC=auto UNFENCE_RAILS=2 UNFENCE_STRIPE=8K"
+sent() {
+    ip -n "$a" -s -o link show nic$1 | sed 's/.*TX: *[a-z ]*\\ *\([0-9]*\).*/\1/'
+}
+before=$(sent 0):$(sent 1)
+start "$work/log" --fabric auto --small
+all_pass "two network cards in each host"
+after=$(sent 0):$(sent 1)
+for nic in 1 2; do
+    carried=$(($(echo "$after" | cut -d: -f$nic) - $(echo "$before" | cut -d: -f$nic)))
+    if [ $carried -lt 1000000 ]; then
+        echo "FAILED  network card $((nic - 1)) has carried $carried bytes only"
+        exit 1
+    fi
+    echo "ok      network card $((nic - 1)) has carried $carried bytes"
+done
 
 # A PE is killed once the suite runs: the others end with an error that names it, and do not hang.
 settings="UNFENCE_FABRIC=ofi:tcp UNFENCE_LOG=error"

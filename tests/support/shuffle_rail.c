@@ -97,7 +97,7 @@ void shuffle_rails_step(uf_shuffle_wire *w)
 void shuffle_rails_forget(uf_shuffle_wire *w, int pe)
 {
     for (uint32_t i = 0; i < w->n_news;) {
-        if (w->news[i].pe == pe || w->news[i].peer == (uint32_t)pe)
+        if (w->news[i].pe == pe)
             w->news[i] = w->news[--w->n_news];
         else
             i++;

@@ -127,7 +127,7 @@ void shuffle_cq_push(uf_shuffle_wire *w, shuffle_cq *cq, const uf_cqe *cqe);
 void shuffle_break(uf_shuffle_wire *w, int pe, uint32_t rail);
 /* Breaks and news that are due. */
 void shuffle_rails_step(uf_shuffle_wire *w);
-/* `pe` closed: nothing is to be told to it or of it any more. */
+/* `pe` closed: nothing is to be told to it any more. */
 void shuffle_rails_forget(uf_shuffle_wire *w, int pe);
 static inline uint8_t *shuffle_health_of(const uf_shuffle_wire *w, int pe, uint32_t rail, uint32_t peer)
 {

@@ -52,11 +52,11 @@ static void run_pe(void *arg)
     o.heap_bytes = r->run->heap_bytes ? r->run->heap_bytes : 8u << 20;
     o.driver = r->driver;
     if (r->wire) {
-        o.fabric_ops = &uf_shuffle_fabric;
+        o.fabric_ops = r->run->ops ? r->run->ops : &uf_shuffle_fabric;
         o.fabric_arg = r->wire;
     } else
         o.fabric = r->run->fabric;
-    world_pe me = {.pe = r->pe, .n = r->run->n_pes, .run = r->run, .arg = r->run->arg};
+    world_pe me = {.pe = r->pe, .n = r->run->n_pes, .run = r->run, .wire = r->wire, .arg = r->run->arg};
     if (uf_world_create(&o, &me.world) != UF_OK) {
         note(r->pe, __FILE__, __LINE__, "uf_world_create");
         return;
@@ -98,6 +98,7 @@ static uf_shuffle_wire *make_wire(const world_run *run)
     uf_shuffle_knobs knobs;
     uf_shuffle_wire *wire;
     assert_int_equal(uf_shuffle_profile(strchr(run->fabric, ':') + 1, run->seed, run->n_pes, &knobs), UF_OK);
+    knobs.n_rails = run->n_rails ? run->n_rails : knobs.n_rails;
     assert_int_equal(uf_shuffle_create(&knobs, &wire), UF_OK);
     return wire;
 }

@@ -12,9 +12,11 @@
 typedef struct world_run {
     const char *fabric; /* as above */
     int n_pes;
-    uint64_t seed;       /* of shuffle */
-    uint64_t timeout_ns; /* 0: 60 s */
-    size_t heap_bytes;   /* 0: 8 MiB */
+    uint64_t seed;                   /* of shuffle */
+    uint64_t timeout_ns;             /* 0: 60 s */
+    size_t heap_bytes;               /* 0: 8 MiB */
+    uint32_t n_rails;                /* of shuffle; 0: as the profile says */
+    const struct uf_fabric_ops *ops; /* over shuffle's wire instead of its own; NULL: its own */
     void *arg;
 } world_run;
 
@@ -23,6 +25,7 @@ typedef struct world_pe {
     uf_world *world;
     int pe, n;
     const world_run *run;
+    struct uf_shuffle_wire *wire; /* of shuffle */
     void *arg;
 } world_pe;
 

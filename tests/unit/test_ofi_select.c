@@ -158,6 +158,33 @@ static struct fi_info *efa_host(int nics)
     return list;
 }
 
+/* By name and not by rank, the best address of each, and neither bridges nor loopback. */
+static void interfaces_are_rails_if_that_is_wished(void **state)
+{
+    (void)state;
+    struct fi_info *list = container_host();
+    struct sockaddr_in route = {.sin_family = AF_INET};
+    assert_int_equal(inet_pton(AF_INET, "10.1.0.7", &route.sin_addr), 1);
+    uf_ofi_wish wish = {.interface = "", .interfaces = true, .route = (const struct sockaddr *)&route};
+    struct fi_info *chosen[UF_OFI_RAILS_MAX];
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, UF_OFI_RAILS_MAX), 2);
+    char text[2][128];
+    for (int i = 0; i < 2; i++)
+        uf_ofi_describe(chosen[i], text[i], sizeof text[i]);
+    assert_string_equal(text[0], "eth0 10.0.0.7");
+    assert_string_equal(text[1], "eth1 10.1.0.7");
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, 1), 1);
+    assert_string_equal(chosen[0]->domain_attr->name, "eth0");
+    wish.interface = "eth1";
+    assert_int_equal(uf_ofi_select(list, &wish, chosen, UF_OFI_RAILS_MAX), 1);
+    assert_string_equal(chosen[0]->domain_attr->name, "eth1");
+    fi_freeinfo(list);
+    struct fi_info *only = tcp_offer(tcp_offer(NULL, "lo", "127.0.0.1"), "docker0", "172.17.0.1");
+    wish.interface = "";
+    assert_int_equal(uf_ofi_select(only, &wish, chosen, UF_OFI_RAILS_MAX), 1);
+    fi_freeinfo(only);
+}
+
 static void each_efa_nic_is_one_rail_and_direct_comes_first(void **state)
 {
     (void)state;
@@ -338,6 +365,7 @@ int main(void)
         cmocka_unit_test(the_way_to_the_rendezvous_decides_between_networks),
         cmocka_unit_test(the_users_interface_or_address_is_obeyed_or_nothing_is_chosen),
         cmocka_unit_test(an_offer_that_lacks_what_is_needed_is_not_chosen),
+        cmocka_unit_test(interfaces_are_rails_if_that_is_wished),
         cmocka_unit_test(each_efa_nic_is_one_rail_and_direct_comes_first),
         cmocka_unit_test(the_sender_is_known_by_data_by_cqe_or_by_header),
         cmocka_unit_test(names_of_providers_are_taken_in_any_case_and_layered),

@@ -7,7 +7,7 @@ static void mark_on_a_full_ring_is_reported(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(64, 1);
     uf_order_mark mark;
@@ -82,7 +82,7 @@ static void fence_that_breaks_the_network_ends_the_operation(void **state)
     (void)state;
     uf_order_config c = pair_config();
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_put_signal(64, 1);
     assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
@@ -150,7 +150,7 @@ static void request_that_comes_twice_is_one(void **state)
 {
     (void)state;
     pair *p = pair_of_two_rails(1);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000);
     uf_wr again[4];
@@ -175,7 +175,7 @@ static void refused_request_that_comes_twice_counts_once(void **state)
 {
     (void)state;
     pair *p = pair_of_two_rails(1);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *first = pair_lane(p, &ctx), *second = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000);
     uf_wr again[4];
@@ -199,7 +199,7 @@ static void end_of_a_lane_that_comes_twice_spares_its_successor(void **state)
 {
     (void)state;
     pair *p = pair_of_two_rails(4);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx), *next = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1000);
     uf_wr again[4];
@@ -207,8 +207,7 @@ static void end_of_a_lane_that_comes_twice_spares_its_successor(void **state)
     assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
     pair_move(p);
     while (uf_order_lane_close(p->side[0].order, lane) == UF_EAGAIN)
-        pair_move(p);
-    move_and_keep(p, UF_MSG_LANE_CLOSE, again, &n);
+        move_and_keep(p, UF_MSG_LANE_CLOSE, again, &n);
     assert_int_equal(n, 1);
     assert_int_equal(uf_order_submit(p->side[0].order, next, &op), UF_OK);
     pair_move(p);
@@ -217,6 +216,45 @@ static void end_of_a_lane_that_comes_twice_spares_its_successor(void **state)
         assert_int_equal(uf_order_submit(p->side[0].order, next, &op), UF_OK);
     expect_quiet(p, next);
     assert_int_equal(p->side[1].word, 6000);
+    pair_destroy(p);
+}
+
+/* Hands over everything, what was posted last first. */
+static void move_backwards(pair *p)
+{
+    for (int i = 0; i < 32; i++)
+        for (uint32_t k = 0; k < 2; k++) {
+            pair_side *s = &p->side[k];
+            for (uint32_t a = 0, b = s->n_wire; a + 1 < b; a++) {
+                uf_wr last = s->wire[--b];
+                s->wire[b] = s->wire[a];
+                s->wire[a] = last;
+            }
+            pair_deliver(p, k);
+            uf_order_progress(s->order);
+        }
+}
+
+/* Rule 5, G10: a lane is closed when its window is free again, so the next lane finds it, whatever overtakes what. */
+static void closed_lane_has_given_its_window_back(void **state)
+{
+    (void)state;
+    uf_order_config c = pair_config();
+    c.max_lanes = 1;
+    pair *p = pair_create(&c);
+    uf_order_ctx ctx = {.window = 8};
+    for (uint32_t i = 0; i < 10; i++) {
+        uf_order_lane *lane = pair_lane(p, &ctx);
+        uf_order_op op = pair_signal(1000);
+        assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+        move_backwards(p);
+        assert_int_equal(p->side[0].failed, 0);
+        assert_int_equal(p->side[1].word, 1000 * (i + 1));
+        for (int tries = 0; uf_order_lane_close(p->side[0].order, lane) == UF_EAGAIN; tries++) {
+            assert_true(tries < 100);
+            move_backwards(p);
+        }
+    }
     pair_destroy(p);
 }
 
@@ -258,7 +296,7 @@ static void peers_that_do_not_move_leave_room_for_the_last(void **state)
     uf_order_edges edges = {posted, take_any, apply_none, done_none, failed_none};
     uf_order *order;
     assert_int_equal(uf_order_create(&c, &edges, &order), UF_OK);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane;
     for (uint32_t peer = 1; peer < MANY - 1; peer++) {
         assert_int_equal(uf_order_lane_open(order, &ctx, peer, &lane), UF_OK);
@@ -284,6 +322,7 @@ int main(void)
         cmocka_unit_test(operation_that_breaks_the_network_ends_once),
         cmocka_unit_test(fence_that_breaks_the_network_ends_the_operation),
         cmocka_unit_test(peers_that_do_not_move_leave_room_for_the_last),
+        cmocka_unit_test(closed_lane_has_given_its_window_back),
         cmocka_unit_test(request_that_comes_twice_is_one),
         cmocka_unit_test(refused_request_that_comes_twice_counts_once),
         cmocka_unit_test(end_of_a_lane_that_comes_twice_spares_its_successor),

@@ -9,7 +9,7 @@ static void quiet_after_very_many_signals_is_answered(void **state)
     uf_order_config c = pair_config();
     c.credits = UF_ORDER_MAX_CREDITS;
     pair *p = pair_create(&c);
-    uf_order_ctx ctx = {.window = 8, .ordered = false};
+    uf_order_ctx ctx = {.window = 8};
     uf_order_lane *lane = pair_lane(p, &ctx);
     uf_order_op op = pair_signal(1);
     uf_order_mark mark;

@@ -26,6 +26,7 @@ typedef struct net {
     uf_world *world;
     uint64_t now, tick, polls; /* ns */
     bool busy;                 /* something comes with every poll: weak adds to signal word 0 */
+    bool vague;                /* the network does not tell when a write is placed */
     bool full;                 /* posts are refused */
     bool keep_last;            /* the message that closes a lane to PE 2 is refused */
     uint32_t closed;           /* lanes to PE 1 */
@@ -68,12 +69,12 @@ static int net_open(const uf_fabric_params *params, uf_fabric **out)
                                      .n_rails = 1,
                                      .imm_bits = 32,
                                      .imm_placed = true,
-                                     .write_placed = true,
                                      .max_message = 1 << 20,
                                      .tx_depth = 64,
                                      .cq_depth = UINT32_MAX,
                                      .max_receives = UINT32_MAX,
                                      .address_bytes = 1}};
+    n->fabric.caps.write_placed = !n->vague;
     *out = &n->fabric;
     return UF_OK;
 }
@@ -303,6 +304,19 @@ static void completion_of_nothing_ends_the_world(void **state)
     assert_non_null(strstr(uf_error_message(), "not in flight"));
 }
 
+/* C28: a quiet over a network that cannot say when bytes are in place would prove nothing, so there is no world over it. */
+static void network_that_does_not_tell_of_placement_is_refused(void **state)
+{
+    (void)state;
+    memset(nets, 0, sizeof nets);
+    nets[0].tick = 1000;
+    nets[0].vague = true;
+    assert_int_equal(uf_group_create(1, &group), UF_OK);
+    assert_int_equal(create(0, &sigs), UF_EUNSUPPORTED);
+    assert_non_null(strstr(uf_error_message(), "made"));
+    uf_group_destroy(group);
+}
+
 static char told[1024];
 static int n_told;
 
@@ -346,6 +360,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(wait_for_room_ends_with_the_world, make_world, end_world),
         cmocka_unit_test_setup_teardown(wait_for_room_runs_out, make_world, end_world),
         cmocka_unit_test_setup_teardown(completion_of_nothing_ends_the_world, make_world, end_world),
+        cmocka_unit_test(network_that_does_not_tell_of_placement_is_refused),
         cmocka_unit_test_setup_teardown(stuck_lane_is_told_of_once, make_world, end_world),
         cmocka_unit_test_setup_teardown(end_of_a_context_can_be_tried_again, make_world, end_world),
     };

@@ -147,6 +147,7 @@ int uf_ofi_choose(const uf_fabric_params *params, uf_ofi_choice *c)
         .one_host = params->one_host,
         .efa_direct = strcasecmp(params->provider, "efa-direct") == 0,
         .efa_plain = strcasecmp(params->provider, "efa") == 0,
+        .interfaces = params->n_rails > 1,
         .interface = params->settings->text[UF_SET_INTERFACE],
     };
     if (!params->one_host && route_to(params->settings->text[UF_SET_ROOT], &ours))
@@ -155,10 +156,11 @@ int uf_ofi_choose(const uf_fabric_params *params, uf_ofi_choice *c)
         return refuse(params, " (shm reaches PEs of the same host only, and some are elsewhere)");
     int n = uf_ofi_candidates(params->provider, params->one_host, names, CANDIDATES_MAX);
     bool shm_failed = false;
+    uint32_t max_rails = params->n_rails && params->n_rails < UF_OFI_RAILS_MAX ? params->n_rails : UF_OFI_RAILS_MAX;
     for (int i = 0; i < n; i++) {
         wish.provider = names[i];
         int rc = offers_of(names[i], &c->list);
-        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, UF_OFI_RAILS_MAX);
+        c->n = rc ? 0 : uf_ofi_select(c->list, &wish, c->chosen, (int)max_rails);
         c->provider = names[i];
         if (c->n)
             return UF_OK;

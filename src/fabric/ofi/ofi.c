@@ -77,8 +77,8 @@ int uf_ofi_fail(int code, int rc, const char *format, ...)
 
 /* ---------------------------------------------------------------- building */
 
-/* A connection to each PE is a descriptor; running out of them later would be a silent wait. */
-static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info)
+/* A connection to each PE on each rail is a descriptor; running out of them later would be a silent wait. */
+static int check_descriptors(const uf_fabric_params *params, const struct fi_info *info, uint32_t n_rails)
 {
     struct rlimit limit;
     unsigned long long used = 0, needed = info->addr_format == FI_ADDR_STR ? 0 : (unsigned long long)params->n_pes;
@@ -93,7 +93,7 @@ static int check_descriptors(const uf_fabric_params *params, const struct fi_inf
     while (readdir(open_now))
         used++;
     closedir(open_now);
-    needed += SPARE_DESCRIPTORS;
+    needed = needed * n_rails + SPARE_DESCRIPTORS;
     if (used + needed <= limit.rlim_cur)
         return UF_OK;
     return uf_fail(UF_ESYSTEM,
@@ -159,9 +159,9 @@ static void read_attributes(uf_ofi *ofi, const uf_fabric_params *params, const u
     caps->max_message = info->ep_attr->max_msg_size < ONE_MESSAGE_MAX ? info->ep_attr->max_msg_size : ONE_MESSAGE_MAX;
     caps->inline_bytes = least(ofi->inject_write > UF_MESSAGE_BYTES ? ofi->inject_write : UF_MESSAGE_BYTES, UINT32_MAX);
     caps->tx_depth = least(params->tx_depth ? params->tx_depth : DEFAULT_DEPTH, info->tx_attr->size);
-    uint32_t receives = params->receives + (ofi->solicited ? params->remote_cqes : 0);
+    uint32_t receives = ofi->n_rails * (params->receives + (ofi->solicited ? params->remote_cqes : 0));
     caps->max_receives = receives ? receives : DEFAULT_DEPTH; /* at most: post_receives */
-    caps->cq_depth = params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH;
+    caps->cq_depth = ofi->n_rails * (params->remote_cqes ? params->remote_cqes : DEFAULT_DEPTH);
     snprintf(caps->device, sizeof caps->device, "%s", device_name(info));
     caps->rate_bytes = rate_of(info, caps->device, params->settings);
 }
@@ -352,7 +352,7 @@ static int build(uf_ofi *ofi, const uf_fabric_params *params, const uf_ofi_choic
     read_attributes(ofi, params, c, tuning);
     ofi->placed_flags = uf_ofi_offers_placed(c->provider) ? FI_DELIVERY_COMPLETE : 0;
     ofi->base.caps.write_placed = ofi->placed_flags != 0 || ofi->base.caps.imm_placed;
-    int rc = check_descriptors(params, c->chosen[0]);
+    int rc = check_descriptors(params, c->chosen[0], ofi->n_rails);
     bool wait = ofi->n_rails == 1 &&
                 (tuning->wait_fd || uf_ofi_wants_wait_fd(c->chosen[0], params->one_host, params->n_pes, cores_here()));
     for (uint32_t i = 0; i < ofi->n_rails && rc == UF_OK; i++)

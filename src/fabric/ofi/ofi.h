@@ -127,8 +127,10 @@ typedef struct uf_ofi_tuning {
 typedef struct uf_ofi_wish {
     const char *provider; /* the offer's own name, any case; NULL: any */
     bool one_host;
-    bool efa_direct, efa_plain;   /* the user named one of the two EFA fabrics */
-    const char *interface;        /* name or address; "": choose */
+    bool efa_direct, efa_plain; /* the user named one of the two EFA fabrics */
+    bool interfaces;            /* several interfaces of sockets are rails, too: only if the user asks, as few hosts have two that
+                                     lead to the same peers */
+    const char *interface;      /* name or address; "": choose */
     const struct sockaddr *route; /* our address towards the rendezvous; NULL: unknown */
 } uf_ofi_wish;
 

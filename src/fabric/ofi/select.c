@@ -172,7 +172,36 @@ static int rate(const struct fi_info *info, const uf_ofi_wish *wish)
     return info->tx_attr->inject_size ? 100 : 90; /* shm offers itself twice, for GPU memory without inject */
 }
 
-/* Several NICs of one kind are rails: EFA, where a host has up to 32 of equal rank. Elsewhere one. */
+enum { A_NETWORK = 100 }; /* what rate_interface gives to those that lead somewhere */
+
+/* One address of each interface that is a network, the best one, by name, since rail i talks to rail i and hosts rate theirs differently. */
+static int select_interfaces(struct fi_info *list, const uf_ofi_wish *wish, const struct fi_info *best, struct fi_info **chosen,
+                             int max)
+{
+    int n = 0;
+    for (struct fi_info *i = list; i; i = i->next) {
+        const struct sockaddr *a = ip_address(i);
+        int at = n, same = 1;
+        if (!a || a->sa_family != ip_address(best)->sa_family || rate(i, wish) < A_NETWORK ||
+            strcmp(i->fabric_attr->prov_name, best->fabric_attr->prov_name))
+            continue;
+        while (at > 0 && (same = strcmp(domain_name(chosen[at - 1]), domain_name(i))) > 0)
+            at--;
+        if (at > 0 && same == 0) {
+            if (rate(i, wish) > rate(chosen[at - 1], wish))
+                chosen[at - 1] = i;
+            continue;
+        }
+        n += n < max;
+        for (int j = n - 1; j > at; j--)
+            chosen[j] = chosen[j - 1];
+        if (at < n)
+            chosen[at] = i;
+    }
+    return n;
+}
+
+/* Several NICs of one kind are rails: EFA, where a host has up to 32 of equal rank, and interfaces if that is wished. Elsewhere one. */
 int uf_ofi_select(struct fi_info *list, const uf_ofi_wish *wish, struct fi_info **chosen, int max)
 {
     struct fi_info *best = NULL;
@@ -188,7 +217,7 @@ int uf_ofi_select(struct fi_info *list, const uf_ofi_wish *wish, struct fi_info 
         return 0;
     if (!is_efa(best)) {
         chosen[0] = best;
-        return 1;
+        return wish->interfaces && ip_address(best) && top >= A_NETWORK ? select_interfaces(list, wish, best, chosen, max) : 1;
     }
     for (struct fi_info *i = list; i && n < max; i = i->next) {
         bool known = rate(i, wish) != top;
