@@ -1088,11 +1088,9 @@ EXPORT CUresult cuStreamDestroy(CUstream s)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamSynchronize(CUstream handle)
+static CUresult finish(CUstream s)
 {
-    ENTER(cuStreamSynchronize);
     pthread_mutex_lock(&lock);
-    CUstream s = known(handle);
     CUresult rc = s && s->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
     while (rc == CUDA_SUCCESS && s && (s->first || s->busy))
         pthread_cond_wait(&s->changed, &lock);
@@ -1100,6 +1098,21 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle)
         rc = s->error;
     pthread_mutex_unlock(&lock);
     return rc;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream handle)
+{
+    ENTER(cuStreamSynchronize);
+    pthread_mutex_lock(&lock);
+    CUstream s = known(handle);
+    pthread_mutex_unlock(&lock);
+    return finish(s);
+}
+
+/* With the lock. */
+static bool is_pageable(uintptr_t at)
+{
+    return !mapping_at(at) && !range_at(&reserved, at, 1) && !range_at(&registered, at, 1);
 }
 
 EXPORT CUresult cuStreamQuery(CUstream handle)
@@ -1117,14 +1130,15 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
     op o = {.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes};
     pthread_mutex_lock(&lock);
     CUstream s = known(stream);
-    /* The driver has read pageable memory when it returns. */
-    bool pageable = s && !s->capture && !mapping_at(src) && !range_at(&reserved, src, 1) && !range_at(&registered, src, bytes);
+    /* The driver has read pageable memory when it returns, and written it. */
+    bool from_pageable = s && !s->capture && is_pageable(src), to_pageable = s && !s->capture && is_pageable(dst);
     pthread_mutex_unlock(&lock);
-    if (pageable) {
+    if (from_pageable) {
         o.snapshot = malloc(bytes);
         memcpy(o.snapshot, (const void *)src, bytes);
     }
-    return give(stream, &o);
+    CUresult rc = give(stream, &o);
+    return rc == CUDA_SUCCESS && to_pageable ? finish(s) : rc;
 }
 
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream)
