@@ -9,10 +9,13 @@
  *
  * Graphs bake constants in: a replay waits for the same value as the capture did. So a wait inside a graph consumes: it waits for its
  * value and stores 0 (UF_CONSUME), and the sender stores that value only when it knows that the last one was consumed, by a word of credit that
- * travels the other way and is consumed alike. docs/ordering.md has the example.
+ * travels the other way and is consumed alike. docs/gpu-memory.md has the example.
  *
  * A stream that waits has no timeout of its own. If the world fails (a PE dies, uf_world_abort), the waits are let go: the stream goes on with whatever
  * its memory holds, and uf_world_status, asked after synchronizing, says that and why its results are void.
+ *
+ * CUDA lets calls that free or allocate memory in a context wait for all of its streams, those that wait for a signal as well. So nothing may be
+ * freed, allocated or registered, by this library either, while a stream of the process waits for what is sent only afterwards.
  *
  * Peers must be near (uf_malloc_on); to others UF_EUNSUPPORTED. Errors: UF_EINVAL, UF_ERANGE, UF_EUNSUPPORTED, UF_ESYSTEM (what the driver
  * says), and the world's error. */

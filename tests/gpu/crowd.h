@@ -22,14 +22,15 @@ enum { MAX_PES = 8, SECOND = 1000000000, UNIT = 2 << 20 };
 
 /* ---------------------------------------------------------------- the driver */
 
-#define FUNCTIONS(X)                                                                                                             \
-    X(cuInit)                                                                                                                    \
-    X(cuDriverGetVersion) X(cuDeviceGetName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain)                      \
-        X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree) X(cuMemAddressReserve)    \
-            X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemcpyAsync)      \
-                X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamBeginCapture)             \
-                    X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy)                  \
-                        X(cuGraphDestroy) X(cuMemHostAlloc) X(cuMemFreeHost)
+/* clang-format off */
+#define FUNCTIONS(X) \
+    X(cuInit) X(cuDriverGetVersion) X(cuDeviceGetName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) \
+    X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree) \
+    X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) \
+    X(cuMemSetAccess) X(cuMemcpyAsync) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) \
+    X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) \
+    X(cuGraphDestroy) X(cuMemHostAlloc) X(cuMemFreeHost)
+/* clang-format on */
 
 #define CROWD_MEMBER(name) __typeof__(&name) name;
 typedef struct crowd_driver {

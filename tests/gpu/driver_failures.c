@@ -29,15 +29,12 @@ enum { PES = 2, MOST_CALLS = 10, UNIT = 2 << 20, HANG_SECONDS = 100 };
 
 /* ---------------------------------------------------------------- the driver of the tests */
 
-#define CALLS(X)                                                                                                                 \
-    X(cuInit)                                                                                                                    \
-    X(cuDevicePrimaryCtxRetain)                                                                                                  \
-    X(cuDevicePrimaryCtxRelease)                                                                                                 \
-    X(cuCtxPushCurrent)                                                                                                          \
-    X(cuCtxPopCurrent)                                                                                                           \
-    X(cuMemAlloc)                                                                                                                \
-    X(cuMemFree) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap)             \
-        X(cuMemSetAccess) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)
+/* clang-format off */
+#define CALLS(X) \
+    X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) \
+    X(cuMemAlloc) X(cuMemFree) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) \
+    X(cuMemUnmap) X(cuMemSetAccess) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)
+/* clang-format on */
 #define MEMBER(name) __typeof__(&name) name;
 static struct {
     CALLS(MEMBER)
