@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -266,6 +267,20 @@ static int limit_of_a_step(void)
     return 1000 * (text && atoi(text) > 0 ? atoi(text) : 20);
 }
 
+/* A child that ends with whoever watches it. */
+static pid_t spawn(void)
+{
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent))
+        _exit(1);
+    return pid;
+}
+
+static void tell_time(const crowd *c, int64_t begin)
+{
+    fprintf(stderr, "# %s: %.1f s\n", c->name, (double)(milliseconds() - begin) / 1e3);
+}
+
 /* The first PE that has been in one step for too long, or -1. */
 static int find_stuck(const crowd *c, const table *t)
 {
@@ -334,16 +349,18 @@ static int collect(const crowd *c, const suite *s, const table *t, pid_t *pids, 
 void crowd_run_processes(const crowd *c, const suite *s)
 {
     job j = {.crowd = c, .suite = s, .shared = crowd_make_table()};
+    int64_t begin = milliseconds();
     pid_t pids[MAX_PES];
     int port = reserve_port(j.root);
     for (j.me = 0; j.me < c->n; j.me++) {
-        pids[j.me] = fork();
+        pids[j.me] = spawn();
         if (pids[j.me] == 0) {
             exit(crowd_load_driver() > 0 && !run_pe(&j) && nothing_is_left() ? 0 : 1);
         }
     }
     int bad = collect(c, s, j.shared, pids, c->n);
     close(port);
+    tell_time(c, begin);
     report(c, s, j.shared);
     crowd_say(c->name, ending, bad == 0, "see above, or one was killed");
     munmap(j.shared, sizeof *j.shared);
@@ -370,10 +387,12 @@ static int threads_main(const crowd *c, const suite *s, table *shared)
 static void run_threads(const crowd *c, const suite *s)
 {
     table *shared = crowd_make_table();
-    pid_t pid = fork();
+    int64_t begin = milliseconds();
+    pid_t pid = spawn();
     if (pid == 0)
         exit(threads_main(c, s, shared));
     int bad = collect(c, s, shared, &pid, 1);
+    tell_time(c, begin);
     report(c, s, shared);
     crowd_say(c->name, ending, bad == 0, "see above, or it was killed");
     munmap(shared, sizeof *shared);
@@ -411,7 +430,7 @@ void crowd_run_death(const char *crowd_name, const char *name, bool (*survive)(p
     int port = reserve_port(j.root);
     setenv("UNFENCE_CUDA_DEVICE", "0", 1);
     for (j.me = 0; j.me < 2; j.me++) {
-        pids[j.me] = fork();
+        pids[j.me] = spawn();
         if (pids[j.me] == 0)
             exit(die_or_survive(&j, survive));
     }

@@ -23,6 +23,7 @@ bool device_no_faults(pe *p)
 {
     uint64_t faults = 0;
     HOLD(cudaGetLastError() == cudaSuccess);
+    HOLD(cudaStreamSynchronize(p->stream) == cudaSuccess);
     if (!copy(p, &faults, p->words + FAULTS_AT, sizeof faults))
         return false;
     HOLD(faults == 0);
@@ -33,6 +34,7 @@ bool device_code(pe *p, int *code)
 {
     uint64_t word = 0;
     HOLD(cudaGetLastError() == cudaSuccess);
+    HOLD(cudaStreamSynchronize(p->stream) == cudaSuccess);
     if (!copy(p, &word, p->words + CODE_AT, sizeof word))
         return false;
     *code = (int)(int64_t)word;
