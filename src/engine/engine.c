@@ -111,12 +111,6 @@ static int __attribute__((cold)) rail_broke(uf_engine *e, const uf_cqe *cqe)
     return uf_order_fail_rail(e->order, flow, cqe->rail, why);
 }
 
-static void drained(uf_engine *e)
-{
-    for (uint32_t rails = e->fabric->drained & ((1u << e->n_rails) - 1); rails; rails &= rails - 1)
-        uf_order_drained(e->order, (uint32_t)__builtin_ctz(rails));
-}
-
 static int handle(uf_engine *e, const uf_cqe *cqe)
 {
     switch (cqe->kind) {
@@ -162,7 +156,7 @@ static int step(uf_engine *e)
         }
     }
     if (__builtin_expect(e->n_rails > 1, 0))
-        drained(e);
+        uf_order_drained(e->order, e->fabric->drained);
     int posted = uf_order_progress(e->order);
     ring(e);
     return posted > 0 ? n + posted : n;

@@ -264,6 +264,7 @@ typedef struct uf_order_flow {
     uint32_t rails_doubt;                 /* sender: broken ones whose count the peer has not told; 0: not UF_STALL_RAIL */
     uint32_t rails_ask;                   /* sender: of these, those that the peer was not asked about yet */
     uint32_t rails_closed;                /* receiver: those of this peer from which nothing more is taken */
+    uint32_t rails_heard;                 /* receiver: those whose counts a peer asked for since the last look began */
     uint32_t rails_asked;                 /* receiver: those whose counts are to be told once they are drained */
     uint32_t rails_tell;                  /* receiver: those whose counts are to be told now */
     uint32_t open_imm, open_msg;          /* those without CQE, which might have to be sent again */
@@ -288,13 +289,13 @@ struct uf_order {
     bool save;       /* WRs in flight are kept whole: for overlap (a replay is a duplicate, too) and for replays */
     bool attention;  /* progress may have something to do */
     uint32_t cookie_free, cookies_free;
-    uint32_t cookie_reserve;     /* the last ones are for controls and answers, */
-    uint32_t cookie_first;       /* and those before them for the first WR of a flow that has none */
-    uint32_t imm_half, msg_half; /* credits come back when so many were consumed */
-    uint32_t general, answers;   /* messages of a flow: with credits, and reserved for answers */
-    uint32_t drains_awaited;
-    uint32_t next_rail; /* of a striped put's next part */
-    uint64_t whole;     /* puts and gets up to here are one WR */
+    uint32_t cookie_reserve;               /* the last ones are for controls and answers, */
+    uint32_t cookie_first;                 /* and those before them for the first WR of a flow that has none */
+    uint32_t imm_half, msg_half;           /* credits come back when so many were consumed */
+    uint32_t general, answers;             /* messages of a flow: with credits, and reserved for answers */
+    uint32_t drains_heard, drains_awaited; /* rails that are rails_heard or rails_asked for some flow */
+    uint32_t next_rail;                    /* of a striped put's next part */
+    uint64_t whole;                        /* puts and gets up to here are one WR */
     uint32_t entry_free, entries_free;
     uint32_t flows_queued; /* flows with an entry: for each other one a place is kept */
     uint32_t lane_free, lanes_used, window_free, windows_used;

@@ -161,9 +161,10 @@ int uf_order_progress(uf_order *order);
 bool uf_order_busy(const uf_order *order);
 /* Ends a flow (the peer died): everything queued or in flight to it completes with `status`. */
 void uf_order_fail_flow(uf_order *order, uint32_t flow, int status);
-/* Several rails only: the caller found the CQ of `rail` empty, and has handed in everything that it took from it before. Call it at
- * each such look; it costs one comparison. */
-void uf_order_drained(uf_order *order, uint32_t rail);
+/* Several rails only: the caller looked at all CQs and has handed in everything that it took from them; bit i of `empty`: nothing was left
+ * in that of rail i. Call it after each look; it costs one comparison. A look counts for what was asked before it began: a question may
+ * come out of one CQ while what it asks about arrives in another that was looked at first. */
+void uf_order_drained(uf_order *order, uint32_t empty);
 /* A rail broke, to one peer or (UF_ORDER_ALL_FLOWS) to all: call it after the last CQE of it was handed in, instead of handing in its
  * errors. Plain puts and sequenced WRs in flight on it are sent again over another; an immediate without a sequence is settled by asking for
  * the counts (rule 16). `why` goes into the sentence of flows that end by it. */

@@ -257,26 +257,35 @@ int uf_order_count_asked(uf_order *o, uf_order_flow *flow, const uf_order_wire *
         flow->rails_tell |= bit;
         uf_order_activate(o, flow);
     } else {
-        flow->rails_asked |= bit;
-        o->drains_awaited |= bit;
+        flow->rails_heard |= bit;
+        o->drains_heard |= bit;
     }
     return UF_OK;
 }
 
-void uf_order_drained(uf_order *order, uint32_t rail)
+static void drained_flow(uf_order *o, uf_order_flow *flow, uint32_t empty)
 {
-    if (rail >= order->config.n_rails || uf_likely(!(order->drains_awaited & 1u << rail)))
+    uint32_t tell = flow->rails_asked & empty;
+    flow->rails_asked = (flow->rails_asked & ~empty) | flow->rails_heard;
+    flow->rails_heard = 0;
+    if (!tell)
         return;
-    uint32_t bit = 1u << rail;
-    order->drains_awaited &= ~bit;
+    flow->rails_closed |= tell;
+    flow->rails_tell |= tell;
+    uf_order_activate(o, flow);
+}
+
+void uf_order_drained(uf_order *order, uint32_t empty)
+{
+    if (uf_likely(!(order->drains_heard | (order->drains_awaited & empty))))
+        return;
+    order->drains_heard = order->drains_awaited = 0;
     for (uint32_t i = 0; i < order->config.n_flows; i++) {
         uf_order_flow *flow = &order->flows[i];
-        if (!(flow->rails_asked & bit) || flow->status)
+        if (flow->status)
             continue;
-        flow->rails_asked &= ~bit;
-        flow->rails_closed |= bit;
-        flow->rails_tell |= bit;
-        uf_order_activate(order, flow);
+        drained_flow(order, flow, empty);
+        order->drains_awaited |= flow->rails_asked;
     }
 }
 

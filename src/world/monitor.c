@@ -75,15 +75,26 @@ static void drain(const uf_monitor *m)
             handle(m, &events[i]);
 }
 
+/* Until the descriptor is closed unmappers of watched memory wait for us, so it is closed here and not by whoever joins this thread: the
+ * join itself may unmap stacks of ended threads, and they may be watched. */
+static void *end_watch(uf_monitor *m)
+{
+    pthread_mutex_lock(&m->lock);
+    close(m->uffd);
+    m->uffd = -1;
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
 static void *monitor_main(void *arg)
 {
     uf_monitor *m = arg;
     struct pollfd fds[2] = {{.fd = m->uffd, .events = POLLIN}, {.fd = m->stop, .events = POLLIN}};
     for (;;) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
-            return NULL;
+            return end_watch(m);
         if (fds[1].revents)
-            return NULL;
+            return end_watch(m);
         pthread_mutex_lock(&m->lock);
         drain(m);
         pthread_mutex_unlock(&m->lock);
@@ -207,7 +218,6 @@ void uf_monitor_destroy(uf_monitor *m)
     while (write(m->stop, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
     pthread_join(m->thread, NULL);
-    close(m->uffd);
     close(m->stop);
     munmap(m->probe, m->page);
     pthread_mutex_destroy(&m->lock);

@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (tag & 16)
             uf_order_progress(order);
         if ((tag & 96) == 96)
-            uf_order_drained(order, tag >> 7);
+            uf_order_drained(order, 1u << (tag >> 7));
     }
     char text[200];
     uf_order_describe(order, 1, text, sizeof text);

@@ -666,6 +666,54 @@ static void a_failed_queue_ends_everything_in_flight(void **state)
     net_close(s);
 }
 
+/* One of two NICs dies, here or there, or its queue fails: one CQE says so after all that was in flight, and the other rail goes on. */
+static void a_rail_that_breaks_is_told_once_and_the_other_goes_on(void **state)
+{
+    (void)state;
+    enum { OWN_NIC, PEERS_NIC, QUEUE, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        net *s = net_open(&(net_options){.rails = 2});
+        for (uint32_t i = 0; i < 20; i++) {
+            uf_wr wr = wr_to(s, 0, 1, UF_VERB_WRITE, 64, i);
+            uf_fabric_key key;
+            wr.rail = i % 2;
+            s->pes[1].f->ops->mr_key(s->pes[1].mr, wr.rail, &key);
+            wr.remote_key = key.key;
+            wr.local_desc = s->pes[0].f->ops->mr_desc(s->pes[0].mr, wr.rail);
+            assert_int_equal(post(s, 0, &wr), UF_OK);
+        }
+        if (way == QUEUE)
+            assert_int_equal(uf_model_qp_fail(uf_efa_model_place_nic(s->place, 0, 1), efa_of(s, 0)->rails[1].qp.qpn), UF_OK);
+        else
+            uf_efa_model_place_kill(s->place, way == OWN_NIC ? 0 : 1, 1);
+        run(s, -1);
+        for (int i = 0; i < 1000; i++) {
+            poll_pe(s, 0);
+            poll_pe(s, 1);
+        }
+        assert_int_equal(count(s, 0, UF_CQE_SENT), 10);
+        for (uint32_t i = 0; i < 20; i += 2)
+            assert_int_equal(sent(s, 0, i)->status, UF_OK);
+        assert_int_equal(count(s, 0, UF_CQE_RAIL), 1);
+        const uf_cqe *last = s->pes[0].kept; /* of that rail */
+        for (int k = 0; k < s->pes[0].n; k++)
+            last = s->pes[0].kept[k].rail == 1 ? &s->pes[0].kept[k] : last;
+        assert_int_equal(last->kind, UF_CQE_RAIL);
+        assert_int_equal(last->status, UF_EFABRIC);
+        assert_int_equal(last->peer, way == PEERS_NIC ? 1 : UF_CQE_ALL_PEERS);
+        expect_words(s->pes[0].f->ops->error(s->pes[0].f), (const char *[]){"PE 0", "rail 1", NULL});
+        assert_int_equal(s->pes[0].f->drained, 3);
+        uf_wr wr = wr_to(s, 0, 1, UF_VERB_SEND, 0, 50);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+        wr.rail = 1;
+        assert_int_equal(post(s, 0, &wr), UF_EAGAIN);
+        run(s, -1);
+        assert_int_equal(sent(s, 0, 50)->status, UF_OK);
+        expect_sound(s);
+        net_close(s);
+    }
+}
+
 /* ---------------------------------------------------------------- what is refused, and what is the same twice */
 
 static void what_cannot_be_opened_is_refused_with_its_reason(void **state)
@@ -677,7 +725,7 @@ static void what_cannot_be_opened_is_refused_with_its_reason(void **state)
     uf_fabric *f = NULL;
     uf_fabric_params p = {.settings = &settings, .pe = 1, .n_pes = 2, .provider = "model", .tx_depth = 16};
     assert_int_equal(uf_fabric_efa.open(&p, &f), UF_EUNSUPPORTED);
-    expect_words(uf_error_message(), (const char *[]){"PE 1", "does not cross processes", "ofi:tcp", NULL});
+    expect_words(uf_error_message(), (const char *[]){"PE 1", "processes of one job on one host", "unfence run", NULL});
     p.n_pes = 1;
     p.pe = 0;
     p.provider = "model-moon";
@@ -795,6 +843,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_closed_is_named),
         cmocka_unit_test(a_dead_nic_is_told_to_both_sides),
         cmocka_unit_test(a_failed_queue_ends_everything_in_flight),
+        cmocka_unit_test(a_rail_that_breaks_is_told_once_and_the_other_goes_on),
         cmocka_unit_test(what_cannot_be_opened_is_refused_with_its_reason),
         cmocka_unit_test(sizes_are_what_the_device_has),
         cmocka_unit_test(a_seed_gives_the_same_run_again),

@@ -24,8 +24,11 @@ typedef struct show {
     uint64_t seed;
     void (*body)(struct show *s, uf_world *w, int pe);
     char failure[512];
-    unsigned flags;    /* of the body's signals */
-    int told[MAX_PES]; /* what each PE was told */
+    uint32_t n_rails;   /* 0: 1 */
+    uint64_t rounds;    /* of lose_a_nic */
+    uint32_t lost_rail; /* there */
+    unsigned flags;     /* of the body's signals */
+    int told[MAX_PES];  /* what each PE was told */
     char words[MAX_PES][512];
 } show;
 
@@ -76,7 +79,7 @@ static void run_pe(void *arg)
 static void play(show *s, const uf_model_params *params)
 {
     actor actors[MAX_PES];
-    const uf_efa_model_place_options o = {.params = params, .seed = s->seed, .n_pes = (uint32_t)s->n};
+    const uf_efa_model_place_options o = {.params = params, .seed = s->seed, .n_pes = (uint32_t)s->n, .n_rails = s->n_rails};
     assert_int_equal(uf_efa_model_place_create(&o, &s->place), UF_OK);
     assert_int_equal(uf_fibers_create(s->seed, 500, &s->fibers), UF_OK);
     assert_int_equal(uf_fibers_attach(s->fibers, uf_efa_model_place_next, uf_efa_model_place_run, s->place), UF_OK);
@@ -275,9 +278,9 @@ static void lose_a_nic(show *s, uf_world *w, int pe)
     CHECK(s, pe, uf_signal_alloc(w, MAX_PES, UF_SIGNAL_DEFAULT, &words) == UF_OK);
     CHECK(s, pe, uf_barrier(uf_team_world(w)) == UF_OK);
     int rc = UF_OK;
-    for (uint64_t r = 1; r < 100000 && rc == UF_OK; r++) {
+    for (uint64_t r = 1; r < s->rounds && rc == UF_OK; r++) {
         if (pe == 2 && r == 5)
-            uf_efa_model_place_kill(s->place, 2, 0);
+            uf_efa_model_place_kill(s->place, 2, s->lost_rail);
         for (int to = 0; to < s->n && rc == UF_OK; to++)
             if (to != pe)
                 rc = uf_put_signal_nbi(ctx, slots + (size_t)pe * 4000, source[pe], 4000, &words[pe], UF_SIGNAL_ADD, 1, to,
@@ -299,7 +302,7 @@ static void a_dead_nic_ends_every_waiter_with_its_number(void **state)
     for (uint64_t i = 0; i < SEEDS; i++) {
         uf_model_params p;
         assert_int_equal(uf_model_profile(profiles[i % 2], &p), UF_OK);
-        show s = {.n = 4, .seed = seed_of(i), .body = lose_a_nic};
+        show s = {.n = 4, .seed = seed_of(i), .body = lose_a_nic, .rounds = 100000};
         play(&s, &p);
         for (int pe = 0; pe < s.n; pe++)
             if (s.told[pe] == UF_OK || s.told[pe] == UF_ETIMEDOUT || !strstr(s.words[pe], "PE 2"))
@@ -307,6 +310,26 @@ static void a_dead_nic_ends_every_waiter_with_its_number(void **state)
                          s.words[pe]);
         over(&s);
     }
+}
+
+/* The same with a second NIC: what the dead one carried goes over the other, and nobody is told of an error. */
+static void one_of_two_nics_may_die(void **state)
+{
+    (void)state;
+    static const char *const profiles[] = {"p5en", "chaos"};
+    setenv("UNFENCE_STRIPE", "2K", 1);
+    for (uint64_t i = 0; i < SEEDS; i++) {
+        uf_model_params p;
+        assert_int_equal(uf_model_profile(profiles[i % 2], &p), UF_OK);
+        show s = {.n = 3, .seed = seed_of(i), .body = lose_a_nic, .rounds = 60, .n_rails = 2, .lost_rail = i / 2 % 2};
+        play(&s, &p);
+        for (int pe = 0; pe < s.n; pe++)
+            if (s.told[pe] != UF_OK)
+                fail_msg("UNFENCE_SEED=%llu: PE %d was told %s: %s", (unsigned long long)s.seed, pe, uf_error_name(s.told[pe]),
+                         s.words[pe]);
+        over(&s);
+    }
+    unsetenv("UNFENCE_STRIPE");
 }
 
 /* ---------------------------------------------------------------- determinism */
@@ -336,6 +359,7 @@ int main(void)
         cmocka_unit_test(the_library_keeps_duplicates_off_its_own_later_puts),
         cmocka_unit_test(quiet_ends_while_new_signals_go_on),
         cmocka_unit_test(a_dead_nic_ends_every_waiter_with_its_number),
+        cmocka_unit_test(one_of_two_nics_may_die),
         cmocka_unit_test(a_seed_is_one_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

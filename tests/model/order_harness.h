@@ -158,6 +158,7 @@ typedef struct world {
     uint32_t rail_broken[MAX_RAILS]; /* PEs whose rail broke, as bits */
     uint32_t break_at;               /* number of operations after which a rail breaks; UINT32_MAX: never */
     uint32_t break_more_at;          /* the same for a second one */
+    bool break_in_look, break_due;   /* the first one breaks while a PE looks at its CQs */
     uint64_t steps;
     pe pes[MAX_PES];
     op_record ops[MAX_OPS];
@@ -225,6 +226,7 @@ typedef struct edge_arg {
 int network_post(world *w, uint32_t src, const uf_wr *wr);
 bool network_move(world *w); /* one random WR does its next thing; false if nothing could */
 bool network_consume(world *w, uint32_t pe, uint32_t most);
+void network_break_one(world *w);
 void network_break_rail(world *w, uint32_t pes, uint32_t rail); /* of the PEs whose bit is set */
 void network_tell_rail(world *w, uint32_t pe, uint32_t peers, uint32_t rail);
 

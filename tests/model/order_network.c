@@ -215,11 +215,36 @@ bool network_move(world *w)
     return false;
 }
 
+static void some_moves(world *w)
+{
+    for (uint32_t n = pick(w, 2 * w->n_wire + 2); n; n--)
+        network_move(w);
+}
+
+/* While a PE looks at one CQ after another, the network moves, a rail breaks, and others hear of it and ask about it. */
+static void others_go_on(world *w, uint32_t index)
+{
+    some_moves(w);
+    if (w->break_due)
+        network_break_one(w);
+    w->break_due = false;
+    for (uint32_t i = 0; i < w->n_pes; i++) {
+        pe *p = &w->pes[i];
+        if (i == index || p->held || p->stalled)
+            continue;
+        for (uint32_t r = 0; r < w->config.n_rails; r++)
+            if (broken_to(w, i, r) & ~p->rail_told[r])
+                network_tell_rail(w, i, (1u << w->n_pes) - 1, r);
+        uf_order_progress(p->order);
+    }
+    some_moves(w);
+}
+
 bool network_consume(world *w, uint32_t index, uint32_t most)
 {
     pe *p = &w->pes[index];
     bool any = false;
-    uint32_t first = w->config.n_rails > 1 ? pick(w, w->config.n_rails) : 0;
+    uint32_t first = w->config.n_rails > 1 ? pick(w, w->config.n_rails) : 0, empty = 0;
     for (uint32_t r = 0; r < w->config.n_rails; r++) {
         uint32_t rail = (first + r) % w->config.n_rails;
         cq *c = &p->cq[rail];
@@ -240,10 +265,20 @@ bool network_consume(world *w, uint32_t index, uint32_t most)
                 c->immediate[e.src]--;
             uf_order_imm(p->order, e.src, rail, e.imm);
         }
-        if (c->n == 0)
-            uf_order_drained(p->order, rail);
+        empty |= c->n == 0 ? 1u << rail : 0;
+        if (r + 1 < w->config.n_rails && (w->break_due || chance(w, 64)))
+            others_go_on(w, index);
     }
+    if (w->config.n_rails > 1)
+        uf_order_drained(p->order, empty);
     return any;
+}
+
+/* A rail breaks for all PEs, or for one. The last one stays whole, so that not everything just ends. */
+void network_break_one(world *w)
+{
+    uint32_t rail = pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails);
+    network_break_rail(w, chance(w, 128) ? (1u << w->n_pes) - 1 : 1u << pick(w, w->n_pes), rail);
 }
 
 /* From now on nothing moves on it; what was delivered stays in the CQs. */

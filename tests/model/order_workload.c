@@ -86,6 +86,7 @@ static void choose_config(world *w)
     w->break_at = w->config.n_rails > 1 && chance(w, 200) ? pick(w, w->max_ops) : UINT32_MAX;
     w->break_more_at =
         w->config.n_rails > 2 && w->break_at != UINT32_MAX && chance(w, 128) ? w->break_at + pick(w, 24) : UINT32_MAX;
+    w->break_in_look = chance(w, 128);
     if (!immediates)
         w->result->seen |= SEEN_NO_IMMEDIATES;
     if (!w->config.imm_placed)
@@ -342,22 +343,17 @@ static void tell_failures(world *w)
             }
 }
 
-/* A rail breaks for all PEs, or for one. The last one stays whole, so that not everything just ends. */
-static void break_one(world *w)
-{
-    uint32_t rail = pick(w, w->config.n_rails > 2 ? 2 : w->config.n_rails);
-    network_break_rail(w, chance(w, 128) ? (1u << w->n_pes) - 1 : 1u << pick(w, w->n_pes), rail);
-}
-
 static void break_rails(world *w, bool now)
 {
     if (w->break_at == UINT32_MAX)
         return;
-    if (w->n_ops >= w->break_at && !w->rail_broken[0] && !w->rail_broken[1])
-        break_one(w);
+    bool due = w->n_ops >= w->break_at && !w->rail_broken[0] && !w->rail_broken[1];
+    w->break_due = due && w->break_in_look;
+    if (due && !w->break_in_look)
+        network_break_one(w);
     if (w->n_ops >= w->break_more_at) {
         w->break_more_at = UINT32_MAX;
-        break_one(w);
+        network_break_one(w);
     }
     for (uint32_t r = 0; r < w->config.n_rails; r++)
         for (uint32_t i = 0; w->rail_broken[r] && i < w->n_pes; i++) {

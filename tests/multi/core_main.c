@@ -143,7 +143,7 @@ static int free_port(void)
     return port;
 }
 
-static void become_pe(const runner_options *o, int pe, int port, char *const argv[])
+static void become_pe(const runner_options *o, int pe, int port, uint64_t seed, char *const argv[])
 {
     char text[64];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -155,6 +155,9 @@ static void become_pe(const runner_options *o, int pe, int port, char *const arg
     setenv("UNFENCE_ROOT", text, 1);
     snprintf(text, sizeof text, "core-suite-%d", (int)getppid());
     setenv("UNFENCE_JOB", text, 1);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
+    setenv("CORE_SUITE_SEED", text, 1);
+    setenv("UNFENCE_SEED", text, 1); /* a model's */
     setenv("CORE_SUITE_ROLE", "pe", 1);
     execv("/proc/self/exe", argv);
     perror("core_suite: execv");
@@ -194,7 +197,7 @@ static int reap(pid_t pids[], int n, unsigned timeout)
     return failed;
 }
 
-int runner_processes(const runner_options *o, char *const argv[])
+static int processes_once(const runner_options *o, uint64_t seed, char *const argv[])
 {
     pid_t pids[MAX_PES] = {0};
     int port = free_port(), started = 0;
@@ -202,7 +205,7 @@ int runner_processes(const runner_options *o, char *const argv[])
     while (started < o->n) {
         pid_t pid = fork();
         if (pid == 0)
-            become_pe(o, started, port, argv);
+            become_pe(o, started, port, seed, argv);
         if (pid < 0)
             break;
         pids[started++] = pid;
@@ -211,6 +214,17 @@ int runner_processes(const runner_options *o, char *const argv[])
     if (started < o->n)
         fprintf(stderr, "core_suite: fork failed after %d PEs\n", started);
     return failed || started < o->n ? 1 : 0;
+}
+
+int runner_processes(const runner_options *o, char *const argv[])
+{
+    int failed = 0;
+    for (uint64_t i = 0; i < (o->seeds ? o->seeds : 1) && !failed; i++) {
+        failed = processes_once(o, o->seed + i, argv);
+        if (failed)
+            fprintf(stderr, "        the seed was %llu\n", (unsigned long long)(o->seed + i));
+    }
+    return failed;
 }
 
 /* ---------------------------------------------------------------- command line */
@@ -292,6 +306,8 @@ int main(int argc, char *argv[])
         uf_set_log_level(UF_LOG_NONE); /* tests provoke errors on purpose; what fails is reported anyway */
     if (getenv("CORE_SUITE_ROLE"))
         o.mode = "pe";
+    if (getenv("CORE_SUITE_SEED"))
+        o.seed = strtoull(getenv("CORE_SUITE_SEED"), NULL, 10);
     if (strcmp(o.mode, "fibers") == 0)
         return runner_fibers(&o);
     o.n = o.n ? o.n : 2;

@@ -71,7 +71,12 @@ static const char *const efa_profiles[] = {"p5en", "chaos", "p5", "p6-b200", "fi
 
 static int efa_open(const char *profile, uint64_t seed, int n, bool threads, void **wire)
 {
-    const uf_efa_model_place_options o = {.profile = profile, .seed = seed, .n_pes = (uint32_t)n, .real_time = threads};
+    static const uint32_t rails[] = {1, 1, 2, 4};
+    const uf_efa_model_place_options o = {.profile = profile,
+                                          .seed = seed,
+                                          .n_pes = (uint32_t)n,
+                                          .n_rails = rails[seed / RUNNER_WIRES / 32 % 4],
+                                          .real_time = threads};
     return uf_efa_model_place_create(&o, (uf_efa_model_place **)wire);
 }
 

@@ -115,13 +115,14 @@ static void note_tick(void *arg, uint64_t now)
 
 static uf_engine_params params_of(bench *b)
 {
-    return (uf_engine_params){.settings = &b->settings,
-                              .pe = 1,
-                              .n_pes = N_PES,
-                              .fabric = &b->k.base,
-                              .driver = &uf_driver_threads,
-                              .host = {b, note_apply, note_done, note_failed, note_tick},
-                              .local_pes = 1};
+    return (uf_engine_params){
+        .settings = &b->settings,
+        .pe = 1,
+        .n_pes = N_PES,
+        .fabric = &b->k.base,
+        .driver = &uf_driver_threads,
+        .host = {.arg = b, .apply = note_apply, .done = note_done, .failed = note_failed, .tick = note_tick},
+        .local_pes = 1};
 }
 
 static void load(bench *b, const char *const *environment, uint32_t n_rails)

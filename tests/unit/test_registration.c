@@ -414,6 +414,32 @@ static void what_is_still_held_ends_with_the_registry(void **state)
     }
 }
 
+static void *register_own_stack(void *arg)
+{
+    uf_registration *e;
+    unsigned char stack[3 << 12];
+    memset(stack, 1, sizeof stack);
+    if (uf_registry_get(arg, stack, sizeof stack, &e) == UF_OK)
+        uf_registry_put(arg, e);
+    return NULL;
+}
+
+/* Stacks of ended threads stay in a cache of the C library, and the end of the monitor's own thread may unmap some of them: watched
+ * memory that goes when nobody reads of it any more. A hang is the failure. */
+static void ending_frees_watched_stacks_without_waiting(void **state)
+{
+    (void)state;
+    enum { THREADS = 12 };
+    registrar r;
+    uf_registry *registry = make_registry(&r, 64);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, register_own_stack, registry), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    end_registry(registry, &r);
+}
+
 static void wrong_ranges_are_refused(void **state)
 {
     (void)state;
@@ -444,6 +470,7 @@ int main(void)
         cmocka_unit_test(memory_that_cannot_be_watched_is_registered_each_time),
         cmocka_unit_test(watched_memory_works_as_ever),
         cmocka_unit_test(what_is_still_held_ends_with_the_registry),
+        cmocka_unit_test(ending_frees_watched_stacks_without_waiting),
         cmocka_unit_test(wrong_ranges_are_refused),
     };
     return cmocka_run_group_tests_name("registration", tests, NULL, NULL);

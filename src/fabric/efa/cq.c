@@ -6,7 +6,10 @@
  * receive, which is posted again.
  *
  * An error completion concerns one WR, unless it is of the receive queue or of a malformed entry: then the queue pair is in error,
- * everything in flight is flushed, and once that is taken poll says so. */
+ * everything in flight is flushed, and once that is taken poll says so.
+ *
+ * Several rails: a queue in error, a dead NIC, or a peer that one rail reaches no more are each told once, as UF_CQE_RAIL, when
+ * nothing is in flight there any more; the WRs that failed because of it are not told, since they will be sent again. */
 #include "base/log.h"
 #include "fabric/efa/efa.h"
 #include <stdarg.h>
@@ -52,11 +55,27 @@ describe(uf_efa *efa, const uf_efa_rail *rail, const uf_efa_slot *slot, unsigned
 
 static void __attribute__((cold, noinline)) break_rail(uf_efa *efa, uf_efa_rail *rail, unsigned status)
 {
-    if (!efa->cause[0])
+    if (!efa->cause[0] || (efa->n_rails > 1 && !rail->broken))
         snprintf(efa->cause, sizeof efa->cause, "PE %d: the queue of rail %u (%s) is in error: %s (EFA status %u). %s", efa->pe,
                  rail->index, efa->device->nics[rail->index].name, uf_efa_status_name(status), status,
                  uf_efa_status_remedy(status));
     rail->broken = true;
+}
+
+/* What an error says of more than its own WR; true if the WR failed only because of that, and another rail will carry it. */
+static bool __attribute__((cold, noinline)) broke(uf_efa *efa, uf_efa_rail *rail, uf_efa_peer *peer, unsigned status)
+{
+    if (status == UF_EFA_QP_ERROR || status == UF_EFA_FLUSHED) {
+        break_rail(efa, rail, status);
+        return efa->n_rails > 1;
+    }
+    if (efa->n_rails == 1 || (status != UF_EFA_UNRESPONSIVE && status != UF_EFA_UNREACHABLE))
+        return false;
+    if (!peer->broken) {
+        peer->broken = true;
+        rail->breaking++;
+    }
+    return true;
 }
 
 /* Each translator returns the number of CQEs it wrote, 0 or 1. */
@@ -73,10 +92,9 @@ static int take_sent(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe
     if (unlikely(c->status)) {
         describe(efa, rail, slot, c->status);
         cqe->status = uf_efa_status_code(c->status);
-        told = 1;
-        if (c->status == UF_EFA_QP_ERROR || c->status == UF_EFA_FLUSHED)
-            break_rail(efa, rail, c->status);
+        told = !broke(efa, rail, &rail->peers[slot->peer], c->status);
     }
+    rail->peers[slot->peer].in_flight--;
     uf_efa_sq_complete(&rail->qp.sq, 1);
     uf_efa_slot_give(rail, (uint16_t)index);
     return told;
@@ -117,12 +135,46 @@ static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf
     return known;
 }
 
+static uf_cqe rail_cqe(const uf_efa_rail *rail, uint32_t peer)
+{
+    return (uf_cqe){.kind = UF_CQE_RAIL, .rail = rail->index, .status = UF_EFABRIC, .peer = peer};
+}
+
+/* One break that is due, if there is one: 0 or 1. */
+static int __attribute__((cold, noinline)) tell_break(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqe)
+{
+    const uf_efa_sq *sq = &rail->qp.sq;
+    if (rail->broken && !rail->told && (rail->gone || sq->reserved == sq->completed)) {
+        rail->told = true;
+        snprintf(efa->error, sizeof efa->error, "%s", efa->cause);
+        *cqe = rail_cqe(rail, UF_CQE_ALL_PEERS);
+        return 1;
+    }
+    for (uint32_t i = 0; i < efa->n_pes && rail->breaking; i++) {
+        uf_efa_peer *peer = &rail->peers[i];
+        if (!peer->broken || peer->told || peer->in_flight)
+            continue;
+        peer->told = true;
+        rail->breaking--;
+        snprintf(efa->error, sizeof efa->error,
+                 "PE %d: rail %u (%s) reaches PE %u no more: the NIC there, or the path, has failed", efa->pe, rail->index,
+                 efa->device->nics[rail->index].name, i);
+        *cqe = rail_cqe(rail, i);
+        return 1;
+    }
+    return 0;
+}
+
 static int poll_rail(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqes, int max)
 {
     uf_efa_cqe c;
     uint32_t posted = rail->qp.rq.posted, taken = 0;
     int n = 0;
-    while (n < max && uf_efa_cq_peek(&rail->cq, rail->cq.consumed + taken, &c)) {
+    while (n < max) {
+        if (!uf_efa_cq_peek(&rail->cq, rail->cq.consumed + taken, &c)) {
+            efa->base.drained |= 1u << rail->index;
+            break;
+        }
         taken++;
         if (c.queue == UF_EFA_QUEUE_SEND)
             n += take_sent(efa, rail, &c, &cqes[n]);
@@ -135,23 +187,24 @@ static int poll_rail(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqes, int max)
         uf_efa_cq_advance(&rail->cq, taken);
     if (posted != rail->qp.rq.posted)
         uf_efa_rq_ring(&rail->qp.rq);
+    if (unlikely((rail->broken || rail->breaking) && efa->n_rails > 1 && n < max))
+        n += tell_break(efa, rail, &cqes[n]);
     return n;
 }
 
-/* Nothing has come for a while: perhaps because the device is gone. */
-static int __attribute__((cold, noinline)) look_at_device(uf_efa *efa)
+/* Now and then: whether the NICs live. With several rails a break is told by poll; with one it ends the fabric, when nothing else is left. */
+static int __attribute__((cold, noinline)) look_at_device(uf_efa *efa, int n)
 {
     for (uint32_t i = 0; i < efa->n_rails; i++) {
-        if (efa->rails[i].broken)
-            return uf_fail(UF_EFABRIC, "%s", efa->cause);
-        int rc = efa->device->ops->failed(efa->device, i);
-        if (rc) {
-            efa->rails[i].broken = true;
+        uf_efa_rail *rail = &efa->rails[i];
+        if (!rail->broken && efa->device->ops->failed(efa->device, i)) {
+            rail->broken = rail->gone = true;
             snprintf(efa->cause, sizeof efa->cause, "%s", uf_error_message());
-            return rc;
         }
+        if (rail->broken && efa->n_rails == 1 && n == 0)
+            return uf_fail(UF_EFABRIC, "%s", efa->cause);
     }
-    return 0;
+    return n;
 }
 
 int uf_efa_fabric_poll(uf_fabric *f, uf_cqe *cqes, int max)
@@ -160,9 +213,10 @@ int uf_efa_fabric_poll(uf_fabric *f, uf_cqe *cqes, int max)
     int n = 0;
     if (efa->device->ops->progress)
         efa->device->ops->progress(efa->device);
+    f->drained = 0;
     for (uint32_t i = 0; i < efa->n_rails && n < max; i++)
         n += poll_rail(efa, &efa->rails[i], cqes + n, max - n);
-    if (unlikely(n == 0 && ++efa->empty_polls % UF_EFA_LOOK_EVERY == 0))
-        return look_at_device(efa);
+    if (unlikely(++efa->polls % UF_EFA_LOOK_EVERY == 0))
+        return look_at_device(efa, n);
     return n;
 }

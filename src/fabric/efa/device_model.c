@@ -2,16 +2,22 @@
  *
  * In the deterministic mode queues are strict: rings cannot be read, stores pass through the model's write-combining buffer. In real time they are
  * plain: the poster stores to memory and the model looks at the doorbell, so that posting takes no lock; the place's mutex
- * guards the model itself, held for set-up calls and by the one PE that moves it. */
+ * guards the model itself, held for set-up calls and by the one PE that moves it.
+ *
+ * Between processes the place, the model, its rings and completion queues lie in an arena (arena.h), and payload is copied by the process that
+ * moves the model. One that dies meanwhile leaves the model torn: it is not touched again, and every PE is told. */
 #include "fabric/efa/device_model.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "fabric/efa/arena.h"
 #include "fabric/efa/device.h"
+#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
+#include <unistd.h>
 
 struct uf_efa_model_place {
     pthread_mutex_t lock; /* guards the model and `opened` */
@@ -21,8 +27,12 @@ struct uf_efa_model_place {
     uint64_t seed, opened, started;
     uint32_t n_pes, n_rails;
     bool real_time;
+    bool torn;            /* a process died while it moved the model */
+    uint32_t id;          /* of an arena's place, in its NICs' addresses; 0: it is in one process only */
     uf_model_nic *nics[]; /* n_rails of each PE */
 };
+
+enum { LOOK_EVERY = 4096, ARENAS = 8 }; /* moves between two looks for dead processes; worlds that a process has at once */
 
 typedef struct model_device {
     uf_efa_device base;
@@ -30,6 +40,9 @@ typedef struct model_device {
     bool owns_place;
     uint32_t pe;
     uint16_t pd;
+    uint32_t moves;
+    uf_efa_arena *arena; /* NULL: the place is in this process only */
+    uf_model_host host;  /* with an arena */
 } model_device;
 
 struct uf_efa_device_cq {
@@ -55,26 +68,51 @@ static int choose_params(const uf_efa_model_place_options *o, uf_efa_model_place
     return uf_model_profile(profile, &p->params);
 }
 
-int uf_efa_model_place_create(const uf_efa_model_place_options *o, uf_efa_model_place **out)
+static int init_lock(uf_efa_model_place *p, bool shared)
 {
-    uint32_t n_rails = o->n_rails ? o->n_rails : 1;
-    if (o->n_pes == 0 || n_rails > UF_EFA_NICS_MAX)
-        return uf_fail(UF_EINVAL, "EFA model: a place has at least one PE (not %u) and at most %d NICs for each (not %u)",
-                       o->n_pes, UF_EFA_NICS_MAX, n_rails);
-    uf_efa_model_place *p = calloc(1, sizeof *p + (size_t)o->n_pes * n_rails * sizeof p->nics[0]);
-    if (!p)
-        return uf_fail(UF_ENOMEM, "EFA model: no memory for a place of %u PEs", o->n_pes);
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    if (shared) {
+        pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    }
+    int why = pthread_mutex_init(&p->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    return why ? uf_fail_errno(UF_ESYSTEM, why, "EFA model: no lock could be made") : UF_OK;
+}
+
+/* Fills a place of zeros, in an arena if `host` is not NULL. */
+static int fill_place(uf_efa_model_place *p, const uf_efa_model_place_options *o, const uf_model_host *host)
+{
     p->seed = o->seed;
     p->n_pes = o->n_pes;
-    p->n_rails = n_rails;
+    p->n_rails = o->n_rails ? o->n_rails : 1;
     p->real_time = o->real_time;
     p->started = uf_clock_ns();
-    pthread_mutex_init(&p->lock, NULL);
-    int rc = choose_params(o, p);
+    int rc = init_lock(p, host != NULL);
     if (!rc)
-        rc = uf_model_create(&p->params, o->seed, &p->model);
-    for (uint32_t i = 0; !rc && i < o->n_pes * n_rails; i++)
+        rc = choose_params(o, p);
+    if (!rc)
+        rc = uf_model_create_shared(&p->params, o->seed, host, &p->model);
+    for (uint32_t i = 0; !rc && i < p->n_pes * p->n_rails; i++)
         rc = uf_model_nic_create(p->model, &p->nics[i]);
+    return rc;
+}
+
+static size_t place_bytes(const uf_efa_model_place_options *o)
+{
+    return sizeof(uf_efa_model_place) + (size_t)o->n_pes * (o->n_rails ? o->n_rails : 1) * sizeof(uf_model_nic *);
+}
+
+int uf_efa_model_place_create(const uf_efa_model_place_options *o, uf_efa_model_place **out)
+{
+    if (o->n_pes == 0 || o->n_rails > UF_EFA_NICS_MAX)
+        return uf_fail(UF_EINVAL, "EFA model: a place has at least one PE (not %u) and at most %d NICs for each (not %u)",
+                       o->n_pes, UF_EFA_NICS_MAX, o->n_rails);
+    uf_efa_model_place *p = calloc(1, place_bytes(o));
+    if (!p)
+        return uf_fail(UF_ENOMEM, "EFA model: no memory for a place of %u PEs", o->n_pes);
+    int rc = fill_place(p, o, NULL);
     if (rc)
         uf_efa_model_place_destroy(p);
     else
@@ -121,16 +159,40 @@ void uf_efa_model_place_run(void *place, uint64_t until)
 
 /* ---------------------------------------------------------------- open, close */
 
-static model_device *enter(uf_efa_device *device)
+/* What a lock call gave: whether the model is ours and whole. */
+static bool entered(model_device *d, int rc)
+{
+    if (rc == EOWNERDEAD) {
+        pthread_mutex_consistent(&d->place->lock);
+        d->place->torn = true;
+    } else if (rc) {
+        return false;
+    }
+    if (d->place->torn) {
+        pthread_mutex_unlock(&d->place->lock);
+        return false;
+    }
+    if (d->arena)
+        uf_model_enter(d->place->model, &d->host);
+    return true;
+}
+
+/* False: the model is torn, and not to be touched. */
+static bool enter(uf_efa_device *device)
 {
     model_device *d = (model_device *)device;
-    pthread_mutex_lock(&d->place->lock);
-    return d;
+    return entered(d, pthread_mutex_lock(&d->place->lock));
 }
 
 static void leave(model_device *d)
 {
     pthread_mutex_unlock(&d->place->lock);
+}
+
+static int torn(const model_device *d)
+{
+    return uf_fail(UF_EPEER,
+                   "PE %u: a process of this job died while it moved the EFA model, which cannot go on: restart the job", d->pe);
 }
 
 static uf_model_nic *nic_of(const model_device *d, uint32_t nic)
@@ -155,6 +217,7 @@ static uf_efa_nic describe(const uf_efa_model_place *p, const uf_model_nic *nic,
                     .mtu = m->mtu};
     uf_model_nic_alive(nic, &n.can_read, &n.can_write);
     uf_model_nic_gid(nic, n.gid);
+    memcpy(n.gid + 4, &p->id, sizeof p->id);
     snprintf(n.name, sizeof n.name, "model%u", rail);
     snprintf(n.detail, sizeof n.detail, "profile %s, seed %llu: a model, not hardware", p->profile, (unsigned long long)p->seed);
     return n;
@@ -169,48 +232,120 @@ static uint64_t mix(uint64_t z)
 
 static const struct uf_efa_device_ops in_real_time;
 
-/* What a process can have for itself: a model of one PE. */
-static int own_place(const uf_efa_device_params *params, uf_efa_model_place **place)
+/* The profile in a device's name. */
+static int own_options(const uf_efa_device_params *params, uf_efa_model_place_options *o)
 {
     const char *profile = params->name + strlen("model");
     if (profile[0] != 0 && profile[0] != '-')
         return uf_fail(UF_EINVAL, "PE %d: 'efa:%s' is no EFA device; efa:model and efa:model-PROFILE are the device model",
                        params->pe, params->name);
-    if (params->n_pes != 1)
+    *o = (uf_efa_model_place_options){.profile = profile[0] ? profile + 1 : NULL,
+                                      .seed = (uint64_t)params->settings->number[UF_SET_SEED],
+                                      .n_pes = (uint32_t)params->n_pes,
+                                      .real_time = true};
+    return UF_OK;
+}
+
+static uf_model_host host_of(uf_efa_arena *arena)
+{
+    return (uf_model_host){.arg = arena,
+                           .owner = (uint32_t)getpid(),
+                           .resize = uf_efa_arena_resize,
+                           .release = uf_efa_arena_release,
+                           .copy = uf_efa_arena_copy};
+}
+
+/* The first process of a job makes the place for all. */
+static int make_shared(uf_efa_arena *arena, void *arg)
+{
+    const uf_efa_model_place_options *o = arg;
+    const uf_model_host host = host_of(arena);
+    uf_efa_model_place *p = uf_efa_arena_resize(arena, NULL, place_bytes(o));
+    if (!p)
+        return uf_fail(UF_ENOMEM, "EFA model: no memory for a place of %u PEs", o->n_pes);
+    int rc = fill_place(p, o, &host);
+    if (!rc) {
+        p->id = (uint32_t)mix(p->started ^ host.owner) | 1;
+        uf_efa_arena_root_set(arena, p);
+    }
+    return rc;
+}
+
+/* A process takes part in several worlds by several arenas; worlds are made in one order everywhere. */
+static int open_shared(const uf_efa_device_params *params, uf_efa_model_place_options *o, model_device *d)
+{
+    const char *job = params->settings->text[UF_SET_JOB];
+    char name[UF_SETTING_TEXT + 32];
+    if (!job[0])
+        job = params->settings->text[UF_SET_ROOT];
+    if (!job[0] || !params->one_host)
         return uf_fail(
             UF_EUNSUPPORTED,
-            "PE %d: efa:%s serves a world of one PE, or PEs of one process that were given a common model: it does not cross "
-            "processes. Use ofi:tcp or ofi:shm between these %d PEs",
-            params->pe, params->name, params->n_pes);
-    const uf_efa_model_place_options o = {.profile = profile[0] ? profile + 1 : NULL,
-                                          .seed = (uint64_t)params->settings->number[UF_SET_SEED],
-                                          .n_pes = 1,
-                                          .real_time = true};
-    return uf_efa_model_place_create(&o, place);
+            "PE %d: efa:%s connects processes of one job on one host, and %s. Start them with `unfence run`, or use ofi:tcp",
+            params->pe, params->name, job[0] ? "these are on several" : "neither UNFENCE_JOB nor UNFENCE_ROOT names it");
+    snprintf(name, sizeof name, "%s %s", job, params->name);
+    int rc = UF_EAGAIN;
+    for (uint32_t number = 0; rc == UF_EAGAIN && number < ARENAS; number++)
+        rc = uf_efa_arena_open(name, number, (uint32_t)params->pe, make_shared, o, &d->arena);
+    if (rc == UF_EAGAIN)
+        return uf_fail(UF_EUNSUPPORTED, "PE %d: this process has %d worlds over efa:%s, and no more are possible", params->pe,
+                       ARENAS, params->name);
+    if (rc)
+        return rc;
+    d->host = host_of(d->arena);
+    d->place = uf_efa_arena_root(d->arena);
+    return UF_OK;
+}
+
+static int choose_place(const uf_efa_device_params *params, model_device *d)
+{
+    uf_efa_model_place_options o;
+    if (params->arg) {
+        d->place = params->arg;
+        return UF_OK;
+    }
+    int rc = own_options(params, &o);
+    if (rc)
+        return rc;
+    if (params->n_pes > 1)
+        return open_shared(params, &o, d);
+    d->owns_place = true;
+    return uf_efa_model_place_create(&o, &d->place);
+}
+
+static void model_close(uf_efa_device *device)
+{
+    model_device *d = (model_device *)device;
+    if (d->arena)
+        uf_efa_arena_close(d->arena);
+    if (d->owns_place)
+        uf_efa_model_place_destroy(d->place);
+    free(d);
 }
 
 static int model_open(const uf_efa_device_params *params, uf_efa_device **device)
 {
-    uf_efa_model_place *place = params->arg;
-    int rc = place ? UF_OK : own_place(params, &place);
-    if (rc)
-        return rc;
     model_device *d = calloc(1, sizeof *d);
-    if (!d || params->pe < 0 || (uint32_t)params->n_pes > place->n_pes) {
-        rc = d ? uf_fail(UF_EINVAL, "PE %d: the model that it was given has place for %u PEs, not %d", params->pe, place->n_pes,
-                         params->n_pes)
-               : uf_fail(UF_ENOMEM, "PE %d: no memory for a device", params->pe);
+    if (!d)
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for a device", params->pe);
+    int rc = choose_place(params, d);
+    if (rc) {
         free(d);
-        if (!params->arg)
-            uf_efa_model_place_destroy(place);
         return rc;
     }
-    d->place = place;
-    d->owns_place = !params->arg;
+    uf_efa_model_place *place = d->place;
     d->pe = (uint32_t)params->pe;
+    if (params->pe < 0 || (uint32_t)params->n_pes > place->n_pes)
+        rc = uf_fail(UF_EINVAL, "PE %d: the model that it was given has place for %u PEs, not %d", params->pe, place->n_pes,
+                     params->n_pes);
+    else if (!enter(&d->base))
+        rc = torn(d);
+    if (rc) {
+        model_close(&d->base);
+        return rc;
+    }
     d->base.ops = place->real_time ? &in_real_time : &uf_efa_device_model;
     d->base.n_nics = place->n_rails;
-    enter(&d->base);
     d->base.token = mix(place->seed + mix(++place->opened));
     for (uint32_t i = 0; i < place->n_rails; i++)
         d->base.nics[i] = describe(place, nic_of(d, i), i);
@@ -220,48 +355,62 @@ static int model_open(const uf_efa_device_params *params, uf_efa_device **device
     return UF_OK;
 }
 
-static void model_close(uf_efa_device *device)
+/* ---------------------------------------------------------------- queues */
+
+/* Who looks for overruns must see the owner's position, which is in its process. */
+static int make_cq(model_device *d, uint32_t nic, uint32_t entries, const uf_efa_cq *queue, uf_efa_device_cq *cq)
 {
-    model_device *d = (model_device *)device;
-    if (d->owns_place)
-        uf_efa_model_place_destroy(d->place);
-    free(d);
+    size_t bytes = (size_t)entries * UF_EFA_CQE_WORDS * 8;
+    cq->memory = d->arena ? uf_efa_arena_resize(d->arena, NULL, bytes) : calloc(1, bytes);
+    if (!cq->memory)
+        return uf_fail(UF_ENOMEM, "PE %u: no memory for a completion queue of %u entries", d->pe, entries);
+    const uf_model_cq_options o = {.memory = cq->memory,
+                                   .entries = entries,
+                                   .entry_bytes = UF_EFA_CQE_WORDS * 8,
+                                   .consumed = d->arena ? NULL : &queue->consumed};
+    return uf_model_cq_create(nic_of(d, nic), &o, &cq->cq);
 }
 
-/* ---------------------------------------------------------------- queues */
+static void free_cq(model_device *d, uf_efa_device_cq *cq)
+{
+    if (!d->arena)
+        free(cq->memory);
+    else if (cq->memory)
+        uf_efa_arena_release(d->arena, cq->memory);
+    free(cq);
+}
 
 static int model_cq_create(uf_efa_device *device, uint32_t nic, uint32_t entries, uf_efa_cq *queue, uf_efa_device_cq **out)
 {
     model_device *d = (model_device *)device;
     uf_efa_device_cq *cq = calloc(1, sizeof *cq);
-    if (cq)
-        cq->memory = calloc(entries, UF_EFA_CQE_WORDS * 8);
-    if (!cq || !cq->memory) {
+    if (!cq)
+        return uf_fail(UF_ENOMEM, "PE %u: no memory to note a completion queue", d->pe);
+    if (!enter(device)) {
         free(cq);
-        return uf_fail(UF_ENOMEM, "PE %u: no memory for a completion queue of %u entries", d->pe, entries);
+        return torn(d);
     }
-    uf_efa_cq_init(queue, cq->memory, (uint32_t)__builtin_ctz(entries), UF_EFA_CQE_WORDS);
-    const uf_model_cq_options o = {
-        .memory = cq->memory, .entries = entries, .entry_bytes = UF_EFA_CQE_WORDS * 8, .consumed = &queue->consumed};
-    enter(device);
-    int rc = uf_model_cq_create(nic_of(d, nic), &o, &cq->cq);
+    int rc = make_cq(d, nic, entries, queue, cq);
+    if (rc)
+        free_cq(d, cq);
     leave(d);
-    if (rc) {
-        free(cq->memory);
-        free(cq);
-    } else {
-        *out = cq;
-    }
-    return rc;
+    if (rc)
+        return rc;
+    uf_efa_cq_init(queue, cq->memory, (uint32_t)__builtin_ctz(entries), UF_EFA_CQE_WORDS);
+    *out = cq;
+    return UF_OK;
 }
 
 static void model_cq_destroy(uf_efa_device *device, uf_efa_device_cq *cq)
 {
-    model_device *d = enter(device);
+    model_device *d = (model_device *)device;
+    if (!enter(device)) {
+        free(cq);
+        return;
+    }
     uf_model_cq_destroy(cq->cq);
+    free_cq(d, cq);
     leave(d);
-    free(cq->memory);
-    free(cq);
 }
 
 static int model_qp_create(uf_efa_device *device, uint32_t nic, const uf_efa_qp_options *options, uf_efa_qp *qp)
@@ -280,9 +429,11 @@ static int model_qp_create(uf_efa_device *device, uint32_t nic, const uf_efa_qp_
     uf_model_qp_info *info = calloc(1, sizeof *info); /* lives as long as the queue: its table of stores is used */
     if (!info)
         return uf_fail(UF_ENOMEM, "PE %u: no memory for a queue pair", d->pe);
-    enter(device);
-    int rc = uf_model_qp_create(nic_of(d, nic), &o, info);
-    leave(d);
+    int rc = enter(device) ? UF_OK : torn(d);
+    if (!rc) {
+        rc = uf_model_qp_create(nic_of(d, nic), &o, info);
+        leave(d);
+    }
     if (rc) {
         free(info);
         return rc;
@@ -297,9 +448,11 @@ static int model_qp_create(uf_efa_device *device, uint32_t nic, const uf_efa_qp_
 
 static void model_qp_destroy(uf_efa_device *device, uint32_t nic, uf_efa_qp *qp)
 {
-    model_device *d = enter(device);
-    (void)uf_model_qp_destroy(nic_of(d, nic), qp->qpn);
-    leave(d);
+    model_device *d = (model_device *)device;
+    if (enter(device)) {
+        (void)uf_model_qp_destroy(nic_of(d, nic), qp->qpn);
+        leave(d);
+    }
     free(qp->maker);
 }
 
@@ -309,14 +462,18 @@ static int model_mr_register(uf_efa_device *device, uint32_t nic, void *ptr, siz
                              uf_efa_device_mr **out, uint32_t *lkey, uint32_t *rkey)
 {
     static const uint32_t rights[] = {UF_MODEL_LOCAL, UF_MODEL_REMOTE_READ, UF_MODEL_REMOTE_WRITE};
+    model_device *d = (model_device *)device;
     uint32_t allowed = 0;
     for (unsigned i = 0; i < 3; i++)
         allowed |= access >> i & 1 ? rights[i] : 0;
     uf_efa_device_mr *mr = calloc(1, sizeof *mr);
-    model_device *d = enter(device);
-    int rc = mr ? uf_model_mr_register(nic_of(d, nic), d->pd, ptr, bytes, allowed, &mr->mr)
-                : uf_fail(UF_ENOMEM, "PE %u: no memory to note a registration", d->pe);
-    leave(d);
+    if (!mr)
+        return uf_fail(UF_ENOMEM, "PE %u: no memory to note a registration", d->pe);
+    int rc = enter(device) ? UF_OK : torn(d);
+    if (!rc) {
+        rc = uf_model_mr_register(nic_of(d, nic), d->pd, ptr, bytes, allowed, &mr->mr);
+        leave(d);
+    }
     if (rc) {
         free(mr);
         return rc;
@@ -330,43 +487,84 @@ static int model_mr_register(uf_efa_device *device, uint32_t nic, void *ptr, siz
 
 static void model_mr_close(uf_efa_device *device, uf_efa_device_mr *mr)
 {
-    model_device *d = enter(device);
-    uf_model_mr_close(mr->nic, mr->mr);
-    leave(d);
+    if (enter(device)) {
+        uf_model_mr_close(mr->nic, mr->mr);
+        leave((model_device *)device);
+    }
     free(mr);
+}
+
+/* The process behind a NIC must be in our reach, and on our model. */
+static int reach(const model_device *d, const uint8_t gid[16])
+{
+    uint8_t real[16];
+    if (memcmp(gid + 4, &d->place->id, sizeof d->place->id))
+        return uf_fail(UF_EUNSUPPORTED,
+                       "PE %u: a peer is on another EFA model: several PEs of one process need a common one (fabric_arg)", d->pe);
+    for (uint32_t i = 0; i < d->place->n_pes * d->place->n_rails; i++) {
+        uf_model_nic_gid(d->place->nics[i], real);
+        if (memcmp(real + 8, gid + 8, 8) == 0)
+            return uf_efa_arena_reach(d->arena, uf_efa_arena_process(d->arena, i / d->place->n_rails));
+    }
+    return UF_OK; /* the model will say that there is none */
 }
 
 static int model_ah_create(uf_efa_device *device, uint32_t nic, const uint8_t gid[16], uint16_t *ah)
 {
-    model_device *d = enter(device);
-    int rc = uf_model_ah_create(nic_of(d, nic), gid, ah);
+    model_device *d = (model_device *)device;
+    uint8_t bare[16];
+    memcpy(bare, gid, sizeof bare);
+    int rc = d->arena ? reach(d, gid) : UF_OK;
+    memset(bare + 4, 0, sizeof d->place->id);
+    if (!rc && !enter(device))
+        rc = torn(d);
+    if (rc)
+        return rc;
+    rc = uf_model_ah_create(nic_of(d, nic), bare, ah);
     leave(d);
     return rc;
 }
 
 static void model_ah_destroy(uf_efa_device *device, uint32_t nic, uint16_t ah)
 {
-    model_device *d = enter(device);
+    model_device *d = (model_device *)device;
+    if (!enter(device))
+        return;
     uf_model_ah_destroy(nic_of(d, nic), ah);
     leave(d);
 }
 
 /* ---------------------------------------------------------------- time and failure */
 
+/* The NICs of processes that ended without a word end with them. */
+static void bury(model_device *d)
+{
+    for (uint32_t pe = 0; pe < d->place->n_pes; pe++) {
+        uint32_t process = uf_efa_arena_process(d->arena, pe);
+        if (process && kill((pid_t)process, 0) && errno == ESRCH)
+            for (uint32_t rail = 0; rail < d->place->n_rails; rail++)
+                uf_model_nic_kill(uf_efa_model_place_nic(d->place, pe, rail));
+    }
+}
+
 /* One PE moves the model for all; the others find the lock taken and their completions, if any, already there. */
 static void model_progress(uf_efa_device *device)
 {
-    uf_efa_model_place *p = ((model_device *)device)->place;
-    if (pthread_mutex_trylock(&p->lock))
+    model_device *d = (model_device *)device;
+    if (!entered(d, pthread_mutex_trylock(&d->place->lock)))
         return;
-    uf_model_catch_up(p->model, uf_clock_ns() - p->started);
-    pthread_mutex_unlock(&p->lock);
+    if (d->arena && ++d->moves % LOOK_EVERY == 0)
+        bury(d);
+    uf_model_catch_up(d->place->model, uf_clock_ns() - d->place->started);
+    leave(d);
 }
 
 static int model_failed(uf_efa_device *device, uint32_t nic)
 {
     bool can_read, can_write;
-    model_device *d = enter(device);
+    model_device *d = (model_device *)device;
+    if (!enter(device))
+        return torn(d);
     bool alive = uf_model_nic_alive(nic_of(d, nic), &can_read, &can_write);
     leave(d);
     return alive ? UF_OK

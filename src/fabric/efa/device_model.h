@@ -1,11 +1,12 @@
-/* device_model.h - a place where PEs of one process meet over the EFA device model: one model, one NIC for each PE and rail.
+/* device_model.h - a place where PEs meet over the EFA device model: one model, one NIC for each PE and rail.
  *
  * Whoever starts the PEs makes the place and gives it to all of them as fabric_arg. Two modes:
  * - deterministic: the PEs are fibers, or a test that polls by hand. Nothing moves but in run; same seed, same calls, same run. The driver of
  *   the fibers gives the time: uf_fibers_attach(fibers, uf_efa_model_place_next, uf_efa_model_place_run, place).
  * - real_time: the PEs are threads. Each poll of any of them moves the whole model up to the clock, if nobody else is at it. There is no
  *   thread of the model's own: it would need a core of its own to be punctual, and who waits for the network has nothing better to do.
- * Without a place, efa:model serves a world of one PE: a model does not cross processes. */
+ * Without a place, efa:model gives a world of one PE a model of its own, and PEs that are processes of one job on one host a common one in
+ * real time, in shared memory (arena.h): whichever of them polls moves it, and copies payload between the others. */
 #ifndef UF_FABRIC_EFA_DEVICE_MODEL_H
 #define UF_FABRIC_EFA_DEVICE_MODEL_H
 

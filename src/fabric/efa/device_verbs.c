@@ -358,6 +358,7 @@ static struct ibv_qp *make_qp(verbs_device *d, uint32_t i, const uf_efa_qp_optio
         efa.flags |= UF_EFADV_QP_UNSOLICITED;
     if (wide)
         efa.flags |= UF_EFADV_QP_INLINE_WRITE;
+    // cppcheck-suppress returnDanglingLifetime ; the call through a pointer is taken for an initialiser
     return d->lib.efadv_create_qp_ex_(d->nics[i].context, &attr, &efa, sizeof efa);
 }
 

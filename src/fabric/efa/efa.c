@@ -90,8 +90,9 @@ static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_ef
 {
     uf_fabric_caps *caps = &efa->base.caps;
     uint32_t tx = params->tx_depth ? params->tx_depth : UF_EFA_DEFAULT_DEPTH;
-    uint32_t messages = params->receives ? params->receives : UF_EFA_DEFAULT_DEPTH;
-    uint32_t remote = params->remote_cqes ? params->remote_cqes : UF_EFA_DEFAULT_DEPTH;
+    /* On several rails more may come to one of them than its share: fabric.h. */
+    uint32_t messages = efa->n_rails * (params->receives ? params->receives : UF_EFA_DEFAULT_DEPTH);
+    uint32_t remote = efa->n_rails * (params->remote_cqes ? params->remote_cqes : UF_EFA_DEFAULT_DEPTH);
     s->sq = least(round_up(tx), efa->words == UF_EFA_WQE_WORDS ? nic->max_sq : nic->max_sq_wide);
     tx = least(tx, s->sq);
     s->unsolicited = nic->can_unsolicited;
@@ -174,7 +175,9 @@ int uf_efa_rail_start(uf_efa *efa, uf_efa_rail *rail)
     if (rc)
         return rc;
     rail->has_qp = true;
-    rail->broken = false;
+    rail->broken = rail->gone = rail->told = false;
+    for (uint32_t i = 0; i < efa->n_pes; i++)
+        rail->peers[i].in_flight = 0;
     uf_efa_ids_init(&rail->ids, rail->slot_bits, efa->device->token + rail->generation, nic->wide_ids);
     uf_efa_ids_init(&rail->receive_ids, (uint32_t)__builtin_ctz(rq), efa->device->token + rail->generation, 0);
     rail->generation++;
@@ -312,7 +315,7 @@ static int efa_open(const uf_fabric_params *params, uf_fabric **out)
     efa->base.ops = &uf_fabric_efa;
     efa->pe = params->pe;
     efa->n_pes = (uint32_t)params->n_pes;
-    efa->n_rails = device->n_nics;
+    efa->n_rails = params->n_rails && params->n_rails < device->n_nics ? params->n_rails : device->n_nics;
     efa->device = device;
     rc = build(efa, params);
     if (rc)

@@ -21,7 +21,7 @@ enum {
     UF_EFA_NONE = 0xffff,
     UF_EFA_BOUNCE_BYTES = 32,   /* what a silent write may have where entries have no inline writes: copied beside its slot */
     UF_EFA_NOWHERE_BYTES = 64,  /* where writes of 0 bytes go */
-    UF_EFA_LOOK_EVERY = 256,    /* empty polls between two looks at the device's health */
+    UF_EFA_LOOK_EVERY = 256,    /* polls between two looks at the device's health */
     UF_EFA_RNR_FOR_EVER = 7,    /* credits see to it that a live peer has a receive; deadlines find a dead one */
     UF_EFA_DEFAULT_DEPTH = 256, /* where the caller does not say */
 };
@@ -54,6 +54,9 @@ typedef struct uf_efa_peer {
     uint16_t ah;
     bool connected;
     bool made_ah; /* others of this address use it too: PEs of one host may share a NIC */
+    bool broken;  /* several rails: this one reaches the peer no more */
+    bool told;    /* and the caller knows */
+    uint32_t in_flight;
 } uf_efa_peer;
 
 typedef struct uf_efa_rail {
@@ -77,7 +80,10 @@ typedef struct uf_efa_rail {
     uint32_t bounce_at, nowhere_at; /* offsets */
     uf_efa_device_mr *memory_mr;
     uint32_t memory_lkey, memory_rkey;
-    bool broken; /* the queue is in error: nothing more comes */
+    bool broken;       /* the queue is in error: nothing more comes */
+    bool gone;         /* its NIC has failed: what is in flight never completes */
+    bool told;         /* several rails: the caller knows that it broke */
+    uint32_t breaking; /* peers whose break is to be told when nothing is in flight to them */
 } uf_efa_rail;
 
 typedef struct uf_efa {
@@ -86,7 +92,7 @@ typedef struct uf_efa {
     uint32_t n_pes, n_rails;
     uint32_t words;        /* of an SQ entry: 8 or 16 */
     uint32_t inline_write; /* bytes of a write that travel in the entry */
-    uint32_t empty_polls;
+    uint32_t polls;
     uint64_t strays;   /* completions of nobody: stale, unknown senders, receives in error. The first are logged */
     struct uf_mr *mrs; /* all that are registered: close frees what the caller left */
     uf_efa_device *device;

@@ -70,7 +70,7 @@ static bool sound(const uf_efa *efa, const uf_wr *wr)
     if (wr->rail >= efa->n_rails || wr->peer >= efa->n_pes)
         return false;
     const uf_efa_rail *rail = &efa->rails[wr->rail];
-    if (!rail->peers[wr->peer].connected || rail->broken || wr->verb > UF_VERB_SEND)
+    if (!rail->peers[wr->peer].connected || (rail->broken && efa->n_rails == 1) || wr->verb > UF_VERB_SEND)
         return false;
     if (wr->verb == UF_VERB_SEND)
         return true;
@@ -86,11 +86,13 @@ int uf_efa_fabric_post(uf_fabric *f, const uf_wr *wr)
         return bad_wr(efa, wr);
     uf_efa_rail *rail = &efa->rails[wr->rail];
     uint16_t slot = rail->free_slot;
+    if (unlikely(rail->broken || rail->peers[wr->peer].broken))
+        return UF_EAGAIN; /* several rails: the poll that tells of it is to come */
     if (unlikely(slot == UF_EFA_NONE || uf_efa_sq_room(&rail->qp.sq) == 0)) {
         uf_efa_sq_flush_owned(&rail->qp.sq); /* what waits for its doorbell must move, or nothing ever frees the queue */
         return UF_EAGAIN;
     }
-    const uf_efa_peer *peer = &rail->peers[wr->peer];
+    uf_efa_peer *peer = &rail->peers[wr->peer];
     const uf_efa_to to = {
         .id = uf_efa_id(&rail->ids, slot), .qkey = peer->address.qkey, .qpn = peer->address.qpn, .ah = peer->ah};
     uf_efa_wqe e; /* 8 or 16 words of it are written */
@@ -105,6 +107,7 @@ int uf_efa_fabric_post(uf_fabric *f, const uf_wr *wr)
                        .cookie = wr->cookie,
                        .verb = wr->verb,
                        .silent = wr->flags & UF_WR_SILENT};
+    peer->in_flight++;
     uf_efa_sq_post_owned(&rail->qp.sq, &e, 1, wr->flags & UF_WR_MORE);
     return UF_OK;
 }
