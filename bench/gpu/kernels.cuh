@@ -286,7 +286,7 @@ struct tally {
     unsigned long long messages, wrong_words, wrong_messages, waited;
 };
 
-/* A block a lane, its warps taking turns: each waits for its message and reads every word the moment that its signal shows. */
+/* A block takes lanes of the stream, its warps in turn: each waits for its message and reads every word the moment that its signal shows. */
 __global__ void __launch_bounds__(1024)
     checking(rig_gang g, layout l, uint64_t lanes, uint64_t each, bool both, tally *sums0, tally *sums1)
 {
@@ -295,8 +295,9 @@ __global__ void __launch_bounds__(1024)
         return;
     tally mine = {};
     uint32_t lane = ufd_warp::rank();
-    for (uint64_t i = threadIdx.x / 32; i < each; i += blockDim.x / 32) {
-        uint64_t m = blockIdx.x + i * lanes, at = (l.source_of(m) - AT_SOURCE) / 4;
+    const uint64_t share = lanes / gridDim.x;
+    for (uint64_t i = threadIdx.x / 32; i < each * share; i += blockDim.x / 32) {
+        uint64_t m = blockIdx.x + i % share * gridDim.x + i / share * lanes, at = (l.source_of(m) - AT_SOURCE) / 4;
         const uint64_t *word = l.signal_of(w, m);
         const uint4 *p = (const uint4 *)(w->heap + l.target_of(m));
         bool early = ufd_test_warp(w, word, UF_GE, l.value_of(m)) != UF_OK;

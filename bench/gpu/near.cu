@@ -365,6 +365,7 @@ static void ratios(bench *b)
 static tally prove(bench *b, const mover &m, uint64_t bytes, uint64_t messages, double seconds, bool both, const char *name)
 {
     const unsigned blocks = 8;
+    enum { CHECKERS = 64 }; /* with the senders' they fit one GPU: a block that cannot start would be waited for in vain */
     uint64_t lanes = blocks * m.lanes, per_round = (ROTATION / bytes) / lanes * lanes;
     tally *sums[2], total = {};
     for (int pe = 0; pe < 2; pe++) {
@@ -376,7 +377,7 @@ static tally prove(bench *b, const mover &m, uint64_t bytes, uint64_t messages, 
     for (uint64_t done = 0; done < messages && took < seconds && b->faults == 0; done += per_round * (both ? 2 : 1)) {
         layout l = lay(b, bytes, bytes);
         b->r.stream = 1;
-        rig_start(&b->r, checking, (unsigned)lanes, 1024, 0, l, lanes, per_round / lanes, both, sums[0], sums[1]);
+        rig_start(&b->r, checking, CHECKERS, 1024, 0, l, lanes, per_round / lanes, both, sums[0], sums[1]);
         b->r.stream = 0;
         m.start(b, l, blocks, per_round, 1, 0, NULL, both);
         settle(b, name);

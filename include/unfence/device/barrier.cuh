@@ -38,25 +38,26 @@ template <class S, class How> UFD_FN int ufd_meet(const ufd_world *w)
     const int me = ufd_pe(w), n = ufd_n_pes(w), first = (int)S::rank(), step = (int)S::size();
     const ufd_peer *peers = ufd_fixed(&w->peers);
     uint64_t *words = ufd_fixed(&w->barrier), *count = ufd_fixed(&w->scratch);
-    uint64_t round = *count + 1; /* weak: the call before this one happened before */
-    int64_t shift = 0;           /* of this thread's first peer, before the fence empties the L1 */
     uint32_t way;
     int rc = UF_OK;
-#pragma unroll 1 /* few turns, and code that stays in the instruction cache */
-    for (int i = first; i < n - 1; i += step) {
-        int64_t there = ufd_fixed_peer(peers + ufd_other(me, n, i), &way);
-        shift = i == first ? there : shift;
-        rc = way == UFD_NEAR ? rc : UF_EUNSUPPORTED;
-    }
-    rc = ufd_worst<S>(rc); /* also the scope's barrier: what all its threads did comes before the fence below */
-    if (rc)
-        return rc;
+    S::sync(); /* what all its threads did comes before the fence below */
+    /* Loaded before the fence, which takes longer than they do and empties the L1, and looked at after it. */
+    uint64_t round = *count + 1; /* weak: the call before this one happened before */
+    int64_t first_shift = ufd_fixed_peer(peers + ufd_other(me, n, min(first, n - 1)), &way);
     if (first < n - 1)
         How::fence(); /* by every thread that stores below */
-#pragma unroll 1
+#pragma unroll 1      /* few turns, and code that stays in the instruction cache */
     for (int i = first; i < n - 1; i += step) {
         if (i != first)
-            shift = ufd_fixed_peer(peers + ufd_other(me, n, i), &way);
+            ufd_fixed_peer(peers + ufd_other(me, n, i), &way);
+        rc = way == UFD_NEAR ? rc : UF_EUNSUPPORTED;
+    }
+    rc = ufd_worst<S>(rc);
+    if (rc)
+        return rc;
+#pragma unroll 1
+    for (int i = first; i < n - 1; i += step) {
+        int64_t shift = i == first ? first_shift : ufd_fixed_peer(peers + ufd_other(me, n, i), &way);
         ufd_ptx_store_relaxed(ufd_moved(words + me, shift), round); /* to the waits below, there */
     }
     ufd_patience patience = ufd_patience_of(w, UFD_WORLD_TIMEOUT);

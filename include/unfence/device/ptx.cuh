@@ -50,11 +50,8 @@ template <class T> UFD_FN T ufd_fixed(const T *p)
 /* shift and way of a peer. */
 UFD_FN int64_t ufd_fixed_peer(const ufd_peer *p, uint32_t *way)
 {
-    int64_t shift;
-    uint64_t rest;
-    asm("ld.global.nc.v2.s64 {%0, %1}, [%2];" : "=l"(shift), "=l"(rest) : "l"(ufd_ptx_global(p)));
-    *way = (uint32_t)rest;
-    return shift;
+    *way = ufd_fixed(&p->way);
+    return ufd_fixed(&p->shift);
 }
 
 /* ---------------------------------------------------------------- 8-byte words of global memory */
