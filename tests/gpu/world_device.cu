@@ -22,8 +22,8 @@ bool device_seat(pe *p, seat *s)
 bool device_no_faults(pe *p)
 {
     uint64_t faults = 0;
-    HOLD(cudaGetLastError() == cudaSuccess);
-    HOLD(cudaStreamSynchronize(p->stream) == cudaSuccess);
+    RUNTIME(cudaGetLastError());
+    RUNTIME(cudaStreamSynchronize(p->stream));
     if (!copy(p, &faults, p->words + FAULTS_AT, sizeof faults))
         return false;
     HOLD(faults == 0);
@@ -33,8 +33,8 @@ bool device_no_faults(pe *p)
 bool device_code(pe *p, int *code)
 {
     uint64_t word = 0;
-    HOLD(cudaGetLastError() == cudaSuccess);
-    HOLD(cudaStreamSynchronize(p->stream) == cudaSuccess);
+    RUNTIME(cudaGetLastError());
+    RUNTIME(cudaStreamSynchronize(p->stream));
     if (!copy(p, &word, p->words + CODE_AT, sizeof word))
         return false;
     *code = (int)(int64_t)word;
@@ -147,14 +147,14 @@ __global__ void wait_for(seat s, int word, uint64_t value, uint64_t timeout_ns)
 template <class K> static bool load(pe *p, K kernel)
 {
     cudaFuncAttributes a;
-    HOLD(cudaFuncGetAttributes(&a, kernel) == cudaSuccess);
+    RUNTIME(cudaFuncGetAttributes(&a, kernel));
     return true;
 }
 
 static bool kernels_find_the_world_as_they_were_compiled(pe *p)
 {
     seat s;
-    HOLD(cudaFree(0) == cudaSuccess);
+    RUNTIME(cudaFree(0));
     if (!load(p, check_world) || !load(p, ring) || !load(p, meet) || !load(p, add_to_all) || !load(p, between_hosts) ||
         !load(p, hand_to_stream) || !load(p, verify) || !load(p, look_at_sizes) || !load(p, wait_for) || !load_checked(p) ||
         !device_seat(p, &s) || !sync_all(p))
@@ -170,8 +170,8 @@ static bool device_signals_follow_their_bytes(pe *p)
         return false;
     static const uint64_t sizes[] = {1, 16, 1000, LARGE};
     for (uint64_t bytes : sizes) {
-        HOLD(cudaMemsetAsync(p->words, 0, 2 * sizeof *p->words, p->stream) == cudaSuccess);
-        HOLD(cudaStreamSynchronize(p->stream) == cudaSuccess);
+        RUNTIME(cudaMemsetAsync(p->words, 0, 2 * sizeof *p->words, p->stream));
+        RUNTIME(cudaStreamSynchronize(p->stream));
         if (!sync_all(p))
             return false;
         ring<<<1, THREADS, 0, p->stream>>>(s, s.in, bytes);
@@ -248,7 +248,7 @@ static bool kernels_reach_windows(pe *p)
     uf_window *window;
     DRIVER(cu.cuMemAlloc(&base, 1 << 20));
     FINE(uf_register(p->world, (void *)(uintptr_t)base, 1 << 20, &window));
-    HOLD(cudaMemsetAsync(p->words, 0, 2 * sizeof *p->words, p->stream) == cudaSuccess);
+    RUNTIME(cudaMemsetAsync(p->words, 0, 2 * sizeof *p->words, p->stream));
     if (!device_seat(p, &s) || !device_no_faults(p) || !sync_all(p))
         return false;
     ring<<<1, THREADS, 0, p->stream>>>(s, (uint8_t *)(uintptr_t)base + 4096, LARGE);

@@ -9,6 +9,13 @@
 /* Words of a PE's own that kernels report in. */
 enum { FAULTS_AT = 60, CODE_AT = 61, LARGE = 40000 };
 
+#define RUNTIME(call)                                                                                                            \
+    do {                                                                                                                         \
+        cudaError_t wrong = (call);                                                                                              \
+        if (wrong != cudaSuccess)                                                                                                \
+            return crowd_broken(p, __LINE__, "%s: %s", #call, cudaGetErrorString(wrong));                                        \
+    } while (0)
+
 /* What kernels get of a PE. */
 struct seat {
     const ufd_world *world;

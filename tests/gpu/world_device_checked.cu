@@ -15,7 +15,7 @@ __global__ void stray(seat s)
 bool load_checked(pe *p)
 {
     cudaFuncAttributes a;
-    HOLD(cudaFuncGetAttributes(&a, stray) == cudaSuccess);
+    RUNTIME(cudaFuncGetAttributes(&a, stray));
     return true;
 }
 
