@@ -3,6 +3,7 @@
  * The engine applies them with the same instructions as mapped peers do, so both may work on one word at once. */
 #include "base/error.h"
 #include "world/foreign.h"
+#include "world/gpu.h"
 #include "world/reach.h"
 
 #define APPLY(type)                                                                                                              \
@@ -114,6 +115,8 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
     uf_reach at = {0};
     if (!uf_reach_find(w, dst, (size_t)width, pe, &at))
         return refuse_word(w, dst, width);
+    if (at.gpu)
+        return uf_gpu_refuse(w, "uf_atomic", "dst", dst);
     uf_order_op o = {.kind = UF_ORDER_ATOMIC, .op = (uint8_t)op, .width = (uint8_t)width, .operand = operand, .compare = compare};
     if (w->peers[pe].mapped) {
         uint64_t before;

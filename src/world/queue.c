@@ -30,10 +30,19 @@ static inline void *pointer(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
+/* The consumer is a CPU, and no network here reaches GPU memory yet. */
+static int refuse_gpu(const char *field, uint64_t address)
+{
+    return uf_fail(UF_EUNSUPPORTED, "%s: 0x%llx is GPU memory, which command queues do not reach yet; use memory from uf_malloc",
+                   field, (unsigned long long)address);
+}
+
 static int find(uf_world *w, const char *field, uint64_t address, uint64_t bytes, uint32_t pe, uf_reach *at)
 {
     if (!uf_reach_find(w, pointer(address), bytes, (int)pe, at))
         return refuse(field, address, bytes);
+    if (at->gpu)
+        return refuse_gpu(field, address);
     if (w->peers[pe].mapped && !at->mapped)
         return uf_fail(UF_EUNSUPPORTED,
                        "%s: 0x%llx lies in a window over a buffer of another process on this host (PE %u), which command queues "
@@ -47,6 +56,8 @@ static int lead_data(uf_world *w, const uf_command *c, uf_command_way *way)
     const uf_region *here = uf_memory_find(w, pointer(c->local), c->bytes);
     if (!here)
         return refuse("local", c->local, c->bytes);
+    if (here->memory == UF_MEMORY_CUDA)
+        return refuse_gpu("local", c->local);
     uf_reach there = {0};
     int rc = find(w, "remote", c->remote, c->bytes, c->pe, &there);
     if (rc)

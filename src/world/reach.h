@@ -13,6 +13,7 @@ typedef struct uf_reach {
     void *mapped;      /* not NULL: at this address in our own process */
     uf_region *region; /* else: in this region; */
     uint64_t foreign;  /* and, for a mapped peer, at this address of its process */
+    bool gpu;          /* it is GPU memory, not for the CPU: where, gpu_reach.c says */
 } uf_reach;
 
 /* False: [sym, sym + bytes) is no symmetric memory of this world, or runs over its end. */
@@ -27,6 +28,10 @@ static inline bool uf_reach_find(uf_world *w, const void *sym, size_t bytes, int
     if (!at->region)
         return false;
     at->mapped = NULL;
+    if (at->region->memory == UF_MEMORY_CUDA) {
+        at->gpu = true;
+        return true;
+    }
     if (p->mapped) {
         at->foreign = at->region->addresses[pe] + (uint64_t)((const unsigned char *)sym - at->region->base);
         if (p->same_process)

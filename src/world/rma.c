@@ -5,6 +5,7 @@
  * clock. Windows over a user's buffer in another process of this host: foreign.c. */
 #include "base/error.h"
 #include "world/foreign.h"
+#include "world/gpu.h"
 #include "world/reach.h"
 
 static int refuse_range(const uf_world *w, const char *call, const char *argument, const void *ptr, size_t bytes)
@@ -17,7 +18,9 @@ static int refuse_range(const uf_world *w, const char *call, const char *argumen
 
 static inline int find(uf_world *w, const char *call, const char *argument, const void *sym, size_t bytes, int pe, uf_reach *at)
 {
-    return uf_reach_find(w, sym, bytes, pe, at) ? UF_OK : refuse_range(w, call, argument, sym, bytes);
+    if (!uf_reach_find(w, sym, bytes, pe, at))
+        return refuse_range(w, call, argument, sym, bytes);
+    return at->gpu ? uf_gpu_reach(w, call, argument, at->region, sym, pe, &at->mapped) : UF_OK;
 }
 
 /* A signal word: like find, and aligned. */
@@ -101,6 +104,16 @@ static inline int signal_mapped(uf_world *w, int pe, const uf_reach *word, int o
     return UF_OK;
 }
 
+/* A row in which some of dst, src and signal word is GPU memory: the driver copies, and the signal comes after it. */
+static int put_gpu(uf_ctx *ctx, const char *call, const uf_reach *to, const uf_reach *word, const uf_put_row *r)
+{
+    uf_world *w = ctx->world;
+    if (r->bytes && !to->mapped)
+        return uf_gpu_refuse(w, call, "src", r->src);
+    int rc = uf_gpu_put(w, call, to->mapped, r->src, r->bytes, word->gpu ? word->mapped : NULL, word->gpu, r->op, r->value);
+    return rc || !r->sig || word->gpu ? rc : signal_mapped(w, r->pe, word, r->op, r->value);
+}
+
 /* ---------------------------------------------------------------- network peers */
 
 static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const uf_reach *word, int signal_op, uint64_t value,
@@ -172,6 +185,11 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
         return rc;
     if (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to)))
         return rc;
+    bool gpu = to.gpu || word.gpu || (r->bytes && uf_gpu_is(w, r->src));
+    if (gpu && w->peers[r->pe].mapped)
+        return put_gpu(ctx, call, &to, &word, r);
+    if (gpu)
+        return uf_gpu_refuse_network(w, call, "src", r->pe);
     if (w->peers[r->pe].mapped) {
         if (r->bytes && (rc = put_mapped(ctx, &to, r->src, r->bytes, r->pe)))
             return rc;
@@ -225,7 +243,7 @@ static inline bool put_row_mapped(uf_ctx *ctx, const uf_put_row *r)
     unsigned char *base = p->range.base;
     bool plain = p->mapped && atomic_load_explicit(&w->status, memory_order_relaxed) == 0 && r->src && r->bytes && to < used &&
                  r->bytes <= used - to && word < used && (word & 7) == 0 && r->op <= UF_SIGNAL_ADD &&
-                 !(r->flags & ~(unsigned)KNOWN_FLAGS);
+                 !(r->flags & ~(unsigned)KNOWN_FLAGS) && !uf_gpu_is(w, r->src);
     if (__builtin_expect(!plain, 0))
         return false;
     copy(w, r->pe, base + to, r->src, r->bytes);
@@ -400,7 +418,11 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
     uf_reach from = {0};
     if ((rc = find(w, call, "src", src, bytes, pe, &from)))
         return rc;
-    if (w->peers[pe].mapped) {
+    if (from.gpu || uf_gpu_is(w, dst)) {
+        if (!from.mapped)
+            return w->peers[pe].mapped ? uf_gpu_refuse(w, call, "dst", dst) : uf_gpu_refuse_network(w, call, "dst", pe);
+        rc = uf_gpu_get(w, dst, from.mapped, bytes);
+    } else if (w->peers[pe].mapped) {
         if (from.mapped)
             copy(w, pe, dst, from.mapped, bytes);
         else

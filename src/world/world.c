@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "world/foreign.h"
+#include "world/gpu.h"
 #include "world/paths.h"
 #include <sched.h>
 #include <stdio.h>
@@ -25,6 +26,9 @@ void uf_world_fail(uf_world *w, int code, const char *why)
     snprintf(w->why, sizeof w->why, "%s", why);
     /* Pairs with the acquire load in uf_world_check: whoever sees the status sees the sentence. */
     atomic_store_explicit(&w->status, code, memory_order_release);
+    int32_t *kernels = atomic_load_explicit(&w->gpu_status, memory_order_acquire);
+    if (kernels)
+        __atomic_store_n(kernels, code, __ATOMIC_RELEASE);
     uf_log(UF_LOG_ERROR, w->pe, "%s", why);
 }
 
@@ -53,14 +57,10 @@ static void watch(uf_world *w)
         uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
 }
 
-/* News of aborts and deaths. By the progress thread, or by waiting callers where there is none. */
-static void tick(void *arg, uint64_t now)
+/* News of aborts and deaths. */
+static void hear(uf_world *w)
 {
-    (void)now;
-    uf_world *w = arg;
     int pe = -1;
-    uf_memory_tick(w);
-    uf_foreign_tick(w);
     if (atomic_load(&w->closing))
         return;
     /* Also after a failure that the network told: PE 0 passes the news of deaths on to those who would not hear of them otherwise. */
@@ -75,6 +75,17 @@ static void tick(void *arg, uint64_t now)
     uf_world_fail(w, rc, why);
     if (rc == UF_EPEER && pe >= 0 && pe < w->n_pes && w->engine)
         uf_engine_fail_peer(w->engine, (uint32_t)pe, rc);
+}
+
+/* By the progress thread, or by waiting callers where there is none. What has just been heard lets streams go in the same tick. */
+static void tick(void *arg, uint64_t now)
+{
+    (void)now;
+    uf_world *w = arg;
+    uf_memory_tick(w);
+    uf_foreign_tick(w);
+    hear(w);
+    uf_gpu_tick(w);
 }
 
 /* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. */

@@ -36,7 +36,10 @@ typedef struct uf_region {
     uf_engine_mr *mr;         /* NULL without a network */
     uf_fabric_key *keys;      /* [n_pes] as operations carry them; NULL without a network */
     uf_fabric_key *rail_keys; /* [n_pes * n_rails] that they name, with several rails */
-    uint64_t *addresses;      /* [n_pes] of a window: where it lies in its owner's process; NULL for heap segments */
+    uint64_t *addresses;      /* [n_pes] of a window: where it lies in its owner's process; NULL for segments of the host heap. Of
+                               * GPU memory, window or not: where this process's GPU has it, 0 where it has not (gpu.h) */
+    int memory;               /* UF_MEMORY_HOST or UF_MEMORY_CUDA */
+    struct uf_gpu_window *gpu; /* of a window over GPU memory */
 } uf_region;
 
 struct uf_window {
@@ -102,7 +105,9 @@ struct uf_world {
     size_t n_signals;
     uf_registry *registry; /* outside buffers; NULL where the fabric needs no registration of them */
 
-    struct uf_local_inbox *inbox; /* where near processes ask us for copies; NULL: nobody needs to */
+    _Atomic(struct uf_gpu *) gpu;  /* NULL until GPU memory is asked for: gpu.h */
+    _Atomic(int32_t *) gpu_status; /* where kernels look for `status` */
+    struct uf_local_inbox *inbox;  /* where near processes ask us for copies; NULL: nobody needs to */
     _Atomic uint32_t inbox_ticks;
     struct uf_window *ended_windows; /* whoever scans the regions may still look at them: freed with the world */
 
@@ -179,6 +184,12 @@ static inline bool uf_memory_in_heap(const uf_world *w, const void *ptr, size_t 
 }
 /* uf_malloc without taking `setup`; for the world's own tables. `what` names the caller in errors. Collective. */
 int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, void **ptr);
+/* Steps of collective memory calls: compares what all PEs do (`what` of at most 23 characters, a, b) and returns the first failure of any (rc, with this
+ * thread's sentence). */
+int uf_memory_agree(uf_world *w, const char *what, uint64_t a, uint64_t b, int rc);
+/* A free index for a region, and making it known to uf_memory_find. */
+int uf_memory_index(uf_world *w, uint32_t *index);
+void uf_memory_publish(uf_world *w, uf_region *r);
 /* A local buffer as the fabric wants to see it: its descriptor, and what must be given back when the operation is done (NULL if
  * nothing). Memory inside a region needs nothing; other memory is registered through the cache. */
 int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc, void **registration);

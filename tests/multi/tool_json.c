@@ -301,6 +301,37 @@ static void info_tells_settings_with_origin(void **state)
     json_object_put(root);
 }
 
+/* Over the driver of the tests where there is one; always without a driver. */
+static void info_tells_gpus_or_why_there_are_none(void **state)
+{
+    (void)state;
+    setenv("UNFENCE_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
+    json_object *root = run("info --json"), *memory = field(root, "gpu_memory", json_type_object);
+    assert_false(json_object_get_boolean(field(memory, "usable", json_type_boolean)));
+    assert_true(*text_of(memory, "driver"));
+    assert_int_equal(json_object_array_length(field(memory, "gpus", json_type_array)), 0);
+    json_object_put(root);
+#ifdef FAKE_CUDA
+    setenv("UNFENCE_CUDA_LIBRARY", FAKE_CUDA, 1);
+    for (int peers = 0; peers < 2; peers++) {
+        setenv("FAKE_CUDA_PEERS", peers ? "1" : "0", 1);
+        root = run("info --json");
+        memory = field(root, "gpu_memory", json_type_object);
+        assert_true(json_object_get_boolean(field(memory, "usable", json_type_boolean)));
+        json_object *gpus = field(memory, "gpus", json_type_array);
+        assert_int_equal(json_object_array_length(gpus), 2);
+        json_object *second = json_object_array_get_idx(gpus, 1);
+        assert_string_equal(text_of(second, "name"), "Fake GPU 1");
+        assert_true(json_object_get_boolean(field(second, "vmm", json_type_boolean)));
+        json_object *near = json_object_array_get_idx(field(second, "peers", json_type_array), 0);
+        assert_int_equal(json_object_get_boolean(field(near, "near", json_type_boolean)), peers);
+        assert_non_null(strstr(text_of(near, "why"), "peer access"));
+        json_object_put(root);
+    }
+#endif
+    unsetenv("UNFENCE_CUDA_LIBRARY");
+}
+
 /* Null where it is not known, and a number above 0 where it is. */
 static void check_rate(json_object *object)
 {
@@ -367,6 +398,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ordering_compares_every_scheme_on_the_model),
         cmocka_unit_test(ordering_writes_its_plot_beside_the_json),
         cmocka_unit_test(info_tells_settings_with_origin),
+        cmocka_unit_test(info_tells_gpus_or_why_there_are_none),
         cmocka_unit_test(topology_has_a_shape_and_no_rate_of_0),
         cmocka_unit_test(doctor_tells_each_check_with_its_remedy),
     };
