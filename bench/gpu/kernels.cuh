@@ -78,7 +78,7 @@ __global__ void verify(rig_gang g, layout l, uint64_t messages, int from, bool s
 
 /* ---------------------------------------------------------------- latency */
 
-enum { PING_SIGNAL, PING_PUT_SIGNAL, PING_READ, PING_FLAGGED };
+enum { PING_PUT_SIGNAL, PING_READ, PING_FLAGGED, WORD_SIGNAL, WORD_FLAGGED };
 enum { PING_SMALL = 1024, PING_HOT = 6 };
 
 /* Time per round trip: clock counts, and the timer around them, which tells how long a count is. */
@@ -88,83 +88,184 @@ struct times {
 };
 
 /* One side of a ping-pong. Up to PING_SMALL bytes are made by the sender in shared memory, where a kernel that is in a hurry has them; more
- * come from the heap. */
+ * come from the heap. Places and what is expected are worked out while a message is under way: they are the benchmark's work. */
 template <class S, int Kind> struct player {
     const ufd_world *w;
     uint64_t heap;
     ufd_ctx c;
     layout l;
-    rig_gang *g;
     int me;
     uint64_t base;
-    uint32_t *mine; /* two messages in shared memory */
-    uint32_t *got;
+    uint32_t *mine, *want, *got; /* in shared memory: what is sent, what should come, what came */
+    void *to;
+    const void *from, *at;
 
-    /* By all threads: message i, while there is time. */
-    UFD_METHOD void prepare(uint32_t i) const
+    UFD_METHOD bool small(void) const
     {
-        if (Kind != PING_SIGNAL && l.bytes <= PING_SMALL)
-            for (uint32_t x = S::rank(); x < l.bytes / 4; x += S::size())
-                mine[i % 2 * (PING_SMALL / 4) + x] = pattern(me, (l.source_of(i) - AT_SOURCE) / 4 + x);
+        return l.bytes <= PING_SMALL;
+    }
+    /* By all threads: message i, which is sent next. */
+    UFD_METHOD void prepare(uint32_t i)
+    {
+        to = (void *)(heap + l.target_of(i));
+        from = small() ? (const void *)mine : (const void *)(heap + l.source_of(i));
+        for (uint32_t x = S::rank(); x < l.bytes / 4 && small(); x += S::size())
+            mine[x] = pattern(me, (l.source_of(i) - AT_SOURCE) / 4 + x);
+    }
+    /* ... and message i, which comes next. */
+    UFD_METHOD void expect(uint32_t i)
+    {
+        at = (const void *)(heap + l.target_of(i));
+        for (uint32_t x = S::rank(); x < l.bytes / 4 && small(); x += S::size())
+            want[x] = pattern(1 - me, (l.source_of(i) - AT_SOURCE) / 4 + x);
+        S::sync();
     }
     UFD_METHOD void send(uint32_t i) const
     {
         uint64_t v = base + i + 1, *word = (uint64_t *)(heap + AT_WORDS);
-        void *dst = (void *)(heap + l.target_of(i));
-        const void *src =
-            l.bytes <= PING_SMALL ? (const void *)(mine + i % 2 * (PING_SMALL / 4)) : (const void *)(heap + l.source_of(i));
-        if (Kind == PING_SIGNAL)
-            ufd_signal_in<S>(c, word, UF_SIGNAL_SET, v, 1 - me, UF_WEAK);
-        else if (Kind == PING_FLAGGED)
-            ufd_put_flagged_in<S>(c, dst, src, l.bytes, v, 1 - me);
+        if (Kind == PING_FLAGGED)
+            ufd_put_flagged_in<S>(c, to, from, l.bytes, v, 1 - me);
         else
-            ufd_put_signal_in<S>(c, dst, src, l.bytes, word, UF_SIGNAL_SET, v, 1 - me, UF_WEAK);
+            ufd_put_signal_in<S>(c, to, from, l.bytes, word, UF_SIGNAL_SET, v, 1 - me, UF_WEAK);
+        S::sync(); /* the source is free */
     }
     /* READ and FLAGGED look at every word. False: no more. */
-    UFD_METHOD bool await(uint32_t i) const
+    UFD_METHOD bool await(const rig_gang &g, uint32_t i) const
     {
-        uint64_t v = base + i + 1, at = (l.source_of(i) - AT_SOURCE) / 4;
-        const void *dst = (const void *)(heap + l.target_of(i));
-        int rc = Kind == PING_FLAGGED ? ufd_wait_flagged_in<S>(w, got, dst, l.bytes, v, UFD_WORLD_TIMEOUT)
+        uint64_t v = base + i + 1;
+        int rc = Kind == PING_FLAGGED ? ufd_wait_flagged_in<S>(w, got, at, l.bytes, v, UFD_WORLD_TIMEOUT)
                                       : ufd_wait_in<S>(w, (const uint64_t *)(heap + AT_WORDS), UF_GE, v, UFD_WORLD_TIMEOUT);
-        const uint32_t *payload = Kind == PING_FLAGGED ? got : (const uint32_t *)dst;
-        if (Kind == PING_READ || Kind == PING_FLAGGED)
-            for (uint64_t x = S::rank(); x < l.bytes / 4 && rc == 0; x += S::size())
-                if (payload[x] != pattern(1 - me, at + x))
-                    rig_fault(*g, 3, i, x);
+        const uint64_t *payload = Kind == PING_FLAGGED ? (const uint64_t *)got : (const uint64_t *)at;
+        for (uint32_t x = S::rank(); x < l.bytes / 8 && rc == 0 && Kind != PING_PUT_SIGNAL; x += S::size())
+            if (payload[x] != ((const uint64_t *)want)[x])
+                rig_fault(g, 3, i, x);
         return rc == 0;
     }
 };
 
+/* Clock counts of each turn, by PE 0's leader. */
+struct turns {
+    uint64_t start, first, last;
+
+    UFD_METHOD void begin(void)
+    {
+        start = ufd_ptx_ns(), first = last = (uint64_t)clock64();
+    }
+    UFD_METHOD void turn(times *t, uint32_t i)
+    {
+        uint64_t now = (uint64_t)clock64();
+        t->each[i % TIMES_MOST] = (uint32_t)(now - last);
+        last = now;
+    }
+    UFD_METHOD void end(times *t, uint32_t rounds) const
+    {
+        t->ns = ufd_ptx_ns() - start, t->clocks = last - first, t->n = rounds;
+    }
+};
+
+/* The largest block that plays a ping-pong in a scope. */
+template <class S> struct players {
+    enum { most = 1 };
+};
+template <> struct players<ufd_warp> {
+    enum { most = 32 };
+};
+template <> struct players<ufd_block> {
+    enum { most = 1024 };
+};
+
 /* PE 0 sends, PE 1 answers alike. PE 1 waits for its first message before the loop, so that both then do the same in each turn. */
-template <class S, int Kind> __global__ void ping(rig_gang g, layout l, uint32_t rounds, uint64_t base, times *t)
+template <class S, int Kind>
+__global__ void __launch_bounds__(players<S>::most) ping(rig_gang g, layout l, uint32_t rounds, uint64_t base, times *t)
 {
     const ufd_world *w = rig_world(g);
-    __shared__ uint32_t mine[2 * PING_SMALL / 4], got[PING_SMALL / 4];
+    __shared__ __align__(8) uint32_t mine[PING_SMALL / 4], want[PING_SMALL / 4], got[PING_SMALL / 4];
     int me = w->pe;
-    const player<S, Kind> p = {w, w->heap, ufd_ctx_at(w, 0), l, &g, me, base, mine, got};
+    player<S, Kind> p = {w, w->heap, ufd_ctx_at(w, 0), l, me, base, mine, want, got, 0, 0, 0};
     bool timing = me == 0 && S::rank() == 0;
-    uint64_t start = 0, last = 0, first = 0;
+    turns time = {};
     p.prepare(0);
-    if (me == 1 && !p.await(0))
+    p.expect(0);
+    if (me == 1 && !p.await(g, 0))
         return;
     for (uint32_t i = 0; i < rounds + 50; i++) {
         if (timing && i == 50)
-            start = ufd_ptx_ns(), first = last = (uint64_t)clock64();
+            time.begin();
         p.send(i);
         p.prepare(i + 1);
-        if (!p.await(i + (uint32_t)me))
+        p.expect(i + (uint32_t)me);
+        if (!p.await(g, i + (uint32_t)me))
             return;
-        if (timing && i >= 50) {
-            uint64_t now = (uint64_t)clock64();
-            t->each[(i - 50) % TIMES_MOST] = (uint32_t)(now - last);
-            last = now;
-        }
+        if (timing && i >= 50)
+            time.turn(t, i - 50);
     }
     if (timing)
-        t->ns = ufd_ptx_ns() - start, t->clocks = last - first, t->n = rounds;
+        time.end(t, rounds);
     if (me == 0)
         p.send(rounds + 50); /* what PE 1 waits for in its last turn */
+}
+
+/* What one thread says to another in a word: a signal, or 8 bytes of payload with their flag, from register to register. */
+template <int Kind> struct word_player {
+    const ufd_world *w;
+    uint64_t heap;
+    ufd_ctx c;
+    int me;
+    uint32_t mask; /* of the places that messages take in turn */
+
+    UFD_METHOD uint64_t *place(uint64_t v) const
+    {
+        return (uint64_t *)(heap + (Kind == WORD_SIGNAL ? (uint64_t)AT_WORDS : AT_TARGET + ((uint32_t)v & mask) * 65536ull));
+    }
+    UFD_METHOD static uint64_t payload(int pe, uint64_t v)
+    {
+        return v * 0x9e3779b97f4a7c15ull + (uint64_t)pe;
+    }
+    UFD_METHOD void send(uint64_t *there, uint64_t v, uint64_t word) const
+    {
+        if (Kind == WORD_SIGNAL)
+            ufd_signal(c, there, UF_SIGNAL_SET, v, 1 - me, UF_WEAK);
+        else
+            ufd_put_flagged(c, there, &word, 8, v, 1 - me);
+    }
+    UFD_METHOD bool await(const uint64_t *here, uint64_t v, uint64_t want) const
+    {
+        uint64_t word = want;
+        int rc = Kind == WORD_SIGNAL ? ufd_wait(w, here, UF_GE, v, UFD_WORLD_TIMEOUT)
+                                     : ufd_wait_flagged(w, &word, here, 8, v, UFD_WORLD_TIMEOUT);
+        return rc == 0 && word == want;
+    }
+};
+
+/* As ping, by one thread. */
+template <int Kind>
+__global__ void __launch_bounds__(1) word_ping(rig_gang g, uint32_t mask, uint32_t rounds, uint64_t base, times *t)
+{
+    const ufd_world *w = rig_world(g);
+    const int me = w->pe;
+    const word_player<Kind> p = {w, w->heap, ufd_ctx_at(w, 0), me, mask};
+    turns time = {};
+    uint64_t out = base + 1, in = out; /* numbers of the messages sent and awaited next */
+    bool right = me == 0 || p.await(p.place(in), in, p.payload(0, in));
+    in += (uint64_t)me;
+    uint64_t *to = p.place(out), word = p.payload(me, out);
+    for (uint32_t i = 0; i < rounds + 50 && right; i++) {
+        if (me == 0 && i == 50)
+            time.begin();
+        p.send(to, out, word);
+        out++;
+        to = p.place(out), word = p.payload(me, out);
+        right = p.await(p.place(in), in, p.payload(1 - me, in));
+        in++;
+        if (me == 0 && i >= 50)
+            time.turn(t, i - 50);
+    }
+    if (!right)
+        rig_fault(g, 7, in - base, 0);
+    if (me == 0) {
+        time.end(t, rounds);
+        p.send(to, out, word);
+    }
 }
 
 /* What a fence costs a thread with one remote store outstanding, and without. */

@@ -1,6 +1,6 @@
 /* near.cu - what puts, signals and barriers between near peers cost, and how fast streams of them are.
  *
- * near [--json FILE] [--gpus N] [--only latency|bandwidth|ratio|knob|barrier|prove] [--prove MESSAGES] [--seconds S]
+ * near [--json FILE] [--gpus N] [--only latency|bandwidth|ratio|knob|barrier|prove] [--prove MESSAGES] [--seconds S] [--limit S]
  * Two PEs on two GPUs that reach each other, or both on one. Everything that arrives is checked, word by word; a wrong word
  * ends the run with exit code 1. Targets of streams rotate over 128 MiB: one target written again and again reports more than a link
  * carries. What is compared runs in turn, in one process; a ratio is the median over rounds. `prove` is the evidence for
@@ -16,6 +16,14 @@ struct bench {
     cudaEvent_t begin, end;
     times *t, *t_host;
     uint64_t faults;
+    double limit; /* seconds for all of it */
+    std::chrono::steady_clock::time_point started;
+
+    double left(void) const
+    {
+        return limit - std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    }
+    int refused; /* launches that there was no room for */
 };
 
 static uint32_t bits_of(uint64_t n)
@@ -30,6 +38,18 @@ static layout lay(bench *b, uint64_t bytes, uint64_t stride)
 {
     layout l = {bytes, stride, ++b->run, bits_of(ROTATION / stride)};
     return l;
+}
+
+/* A row, unless the machine had no room for what was to be measured. */
+static double add_row(bench *b, const char *kind, const char *policy, uint64_t bytes, uint32_t inflight, const char *metric,
+                      const char *unit, const char *against, const std::vector<double> &samples)
+{
+    if (!b->r.refused)
+        return report_add(&b->rep, kind, policy, bytes, inflight, metric, unit, against, samples);
+    printf("%-15s %-22s %8llu B: not measured\n", kind, policy, (unsigned long long)bytes);
+    b->refused += b->r.refused;
+    b->r.refused = 0;
+    return 0;
 }
 
 /* All kernels are over; a fault of any ends the benchmark. */
@@ -49,6 +69,8 @@ static void settle(bench *b, const char *what)
 
 static void check(bench *b, const layout &l, uint64_t messages, int from, bool signals, const char *what)
 {
+    if (b->r.refused)
+        return;
     rig_start(&b->r, verify, 256, 256, 0, l, messages, from, signals);
     settle(b, what);
 }
@@ -97,7 +119,25 @@ static double ping_of(bench *b, const char *policy, uint64_t bytes, unsigned thr
         for (int from = 0; from < 2 && (Kind == PING_PUT_SIGNAL || Kind == PING_READ); from++)
             check(b, l, n + 50 + (from == 0), from, false, policy);
     }
-    return report_add(&b->rep, "gpu-latency", policy, bytes, 1, "latency", "us", "", us);
+    return add_row(b, "gpu-latency", policy, bytes, 1, "latency", "us", "", us);
+}
+
+template <int Kind> static double word_of(bench *b, const char *policy, uint32_t bits)
+{
+    std::vector<double> us;
+    if (Kind == WORD_FLAGGED)
+        for (int pe = 0; pe < 2; pe++)
+            RIG_CUDA(cudaMemset(b->r.pe[pe].heap + AT_TARGET, 0, ROTATION));
+    for (int round = 0; round < 4; round++) {
+        const uint32_t n = 1900;
+        rig_start(&b->r, word_ping<Kind>, 1, 1, 0, (1u << bits) - 1, n, b->base, b->t);
+        settle(b, policy);
+        b->base += n + 51;
+        const times *t = read_times(b);
+        for (uint32_t i = 0; i < n && round > 0; i++)
+            us.push_back(t->each[i] * ((double)t->ns / (double)t->clocks) / 2000.0);
+    }
+    return add_row(b, "gpu-latency", policy, Kind == WORD_FLAGGED ? 8 : 0, 1, "latency", "us", "", us);
 }
 
 /* One way, or the whole turn where both sides do the same at once. */
@@ -113,7 +153,7 @@ template <int Kind> static double bare_of(bench *b, const char *policy)
         if (round > 0)
             us.push_back((double)t->ns / (double)t->n / (Kind == BARE_SYNC || Kind == BARE_BARRIER ? 1000.0 : 2000.0));
     }
-    return report_add(&b->rep, "gpu-floor", policy, Kind == BARE_PUT || Kind == BARE_PAIR ? 8 : 0, 1, "latency", "us", "", us);
+    return add_row(b, "gpu-floor", policy, Kind == BARE_PUT || Kind == BARE_PAIR ? 8 : 0, 1, "latency", "us", "", us);
 }
 
 static void latencies(bench *b)
@@ -124,11 +164,15 @@ static void latencies(bench *b)
     bare_of<BARE_PAIR>(b, "bare 16 bytes");
     bare_of<BARE_RELEASE>(b, "bare word, sent with release");
     bare_of<BARE_PUT>(b, "bare 8 bytes, then release");
-    double signal = ping_of<ufd_thread, PING_SIGNAL>(b, "signal", 0, 1);
+    double signal = word_of<WORD_SIGNAL>(b, "signal", 0);
+    report_judge(&b->rep, "signal alone, one way", signal, "us", 0.70, true);
+    double flagged = word_of<WORD_FLAGGED>(b, "flagged+read", PING_HOT);
+    report_judge(&b->rep, "flagged put 8 B, one way, payload read", flagged, "us", 0.80, true);
+    word_of<WORD_FLAGGED>(b, "flagged+read, cold", 11);
+    ping_of<ufd_thread, PING_FLAGGED>(b, "flagged+read, by memory", 8, 1);
     double put = ping_of<ufd_thread, PING_PUT_SIGNAL>(b, "put_signal", 8, 1);
+    report_judge(&b->rep, "put_signal 8 B, one way", put, "us", 1.93, true);
     ping_of<ufd_thread, PING_READ>(b, "put_signal+read", 8, 1);
-    double flagged = ping_of<ufd_thread, PING_FLAGGED>(b, "flagged+read", 8, 1);
-    ping_of<ufd_thread, PING_FLAGGED>(b, "flagged+read, cold", 8, 1, 11);
     ping_of<ufd_warp, PING_READ>(b, "put_signal+read/warp", 1024, 32);
     ping_of<ufd_warp, PING_FLAGGED>(b, "flagged+read/warp", 1024, 32);
     ping_of<ufd_block, PING_PUT_SIGNAL>(b, "put_signal/block", 8192, 512);
@@ -139,12 +183,9 @@ static void latencies(bench *b)
         rig_start(&b->r, fences, 1, 1, 0, 2000u, store != 0, b->t);
         settle(b, "fence");
         const times *t = read_times(b);
-        report_add(&b->rep, "gpu-latency", store ? "store+fence" : "fence", 0, 1, "latency", "us", "",
-                   {(double)t->ns / 1000.0 / (double)t->n});
+        add_row(b, "gpu-latency", store ? "store+fence" : "fence", 0, 1, "latency", "us", "",
+                {(double)t->ns / 1000.0 / (double)t->n});
     }
-    report_judge(&b->rep, "signal alone, one way", signal, "us", 0.70, true);
-    report_judge(&b->rep, "put_signal 8 B, one way", put, "us", 1.93, true);
-    report_judge(&b->rep, "flagged put 8 B, one way, payload read", flagged, "us", 0.80, true);
     report_judge(&b->rep, "put_signal 64 KiB by one block, one way", big, "us", 3.54, true);
 }
 
@@ -158,7 +199,7 @@ template <class S, class How> static double meeting(bench *b, const char *policy
         if (round > 0)
             us.push_back((double)t->ns / 1000.0 / (double)t->n);
     }
-    return report_add(&b->rep, "gpu-barrier", policy, 0, 1, "latency", "us", "", us);
+    return add_row(b, "gpu-barrier", policy, 0, 1, "latency", "us", "", us);
 }
 
 static void barriers(bench *b)
@@ -234,7 +275,7 @@ template <int Told> static double bare_stores_of(bench *b, const char *policy, u
     }
     char name[64];
     snprintf(name, sizeof name, "%s/%u warps", policy, warps);
-    return report_add(&b->rep, "gpu-floor", name, bytes, blocks, "bandwidth", "GB/s", "", rates);
+    return add_row(b, "gpu-floor", name, bytes, blocks, "bandwidth", "GB/s", "", rates);
 }
 
 static double bandwidth_of(bench *b, const mover &m, uint64_t bytes, unsigned blocks)
@@ -245,7 +286,7 @@ static double bandwidth_of(bench *b, const mover &m, uint64_t bytes, unsigned bl
         if (round > 0)
             rates.push_back(rate);
     }
-    return report_add(&b->rep, "gpu-bandwidth", m.policy, bytes, blocks, "bandwidth", "GB/s", "", rates);
+    return add_row(b, "gpu-bandwidth", m.policy, bytes, blocks, "bandwidth", "GB/s", "", rates);
 }
 
 static void bandwidths(bench *b)
@@ -286,9 +327,11 @@ static double ratio_of(bench *b, const mover &without, const mover &with, uint64
             continue;
         ratios.push_back(rate / base), rates.push_back(rate), bases.push_back(base);
     }
-    report_add(&b->rep, "gpu-stream", without.policy, bytes, 8, "bandwidth", "GB/s", "", bases);
-    report_add(&b->rep, "gpu-stream", name, bytes, 8, "bandwidth", "GB/s", "", rates);
-    return report_add(&b->rep, "gpu-stream", name, bytes, 8, "ratio", "x", without.policy, ratios);
+    if (b->r.refused)
+        return add_row(b, "gpu-stream", name, bytes, 8, "ratio", "x", without.policy, ratios);
+    add_row(b, "gpu-stream", without.policy, bytes, 8, "bandwidth", "GB/s", "", bases);
+    add_row(b, "gpu-stream", name, bytes, 8, "bandwidth", "GB/s", "", rates);
+    return add_row(b, "gpu-stream", name, bytes, 8, "ratio", "x", without.policy, ratios);
 }
 
 /* How long after it was taken a message of a stream tells the receiver, less nothing: issue to answer, both ways over the link. */
@@ -314,7 +357,7 @@ static double signal_latency(bench *b, const mover &m, uint64_t bytes, uint32_t 
     std::vector<double> us;
     for (uint64_t i = 2; i < each / 64 && i < TIMES_MOST; i++)
         us.push_back((double)(int64_t)(to[i] - from[i]) / 1000.0);
-    return report_add(&b->rep, "gpu-stream", name, bytes, 8, "latency", "us", "", us);
+    return add_row(b, "gpu-stream", name, bytes, 8, "latency", "us", "", us);
 }
 
 /* The three ways in one shape; `lag` in the name, since it is what one turns. */
@@ -391,8 +434,8 @@ static tally prove(bench *b, const mover &m, uint64_t bytes, uint64_t messages, 
     }
     for (tally *s : sums)
         RIG_CUDA(cudaFree(s));
-    report_add(&b->rep, "gpu-prove", name, bytes, blocks, "count", "checked messages", "", {(double)total.messages});
-    report_add(&b->rep, "gpu-prove", name, bytes, blocks, "count", "wrong words", "", {(double)total.wrong_words});
+    add_row(b, "gpu-prove", name, bytes, blocks, "count", "checked messages", "", {(double)total.messages});
+    add_row(b, "gpu-prove", name, bytes, blocks, "count", "wrong words", "", {(double)total.wrong_words});
     printf("prove  %s, %llu B%s: %llu messages checked in %.1f s, %.1f %% of them awaited by their checker, %llu wrong words in "
            "%llu messages\n",
            name, (unsigned long long)bytes, both ? ", both ways at once" : "", total.messages, took,
@@ -462,25 +505,47 @@ static void open_bench(bench *b, int most_gpus)
     printf("# %s, %d of them, two PEs: %s\n", p.name, b->r.n_gpus, b->rep.fabric.c_str());
 }
 
+/* A part, if it is wanted and time is left. What fails in it does not keep the others from being tried, nor what was found from being told. */
+template <class F> static void part(bench *b, const std::string &only, const char *name, F measure)
+{
+    if (only != "all" && only != name)
+        return;
+    if (b->left() <= 0) {
+        printf("# no time is left for %s\n", name);
+        b->faults++;
+        return;
+    }
+    try {
+        measure();
+    } catch (const rig_failure &) {
+        printf("FAILED  %s\n", name);
+        b->faults++;
+    }
+    printf("# %s: %.1f s are left\n", name, b->left());
+    fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
     static bench b;
     const std::string only = word(argc, argv, "--only", "all"), json = word(argc, argv, "--json", "");
     const uint64_t messages = strtoull(word(argc, argv, "--prove", "100000000"), NULL, 0);
     const double seconds = atof(word(argc, argv, "--seconds", "60"));
-    open_bench(&b, atoi(word(argc, argv, "--gpus", "2")));
-    if (only == "all" || only == "latency")
-        latencies(&b);
-    if (only == "all" || only == "barrier")
-        barriers(&b);
-    if (only == "all" || only == "bandwidth")
-        bandwidths(&b);
-    if (only == "all" || only == "ratio")
-        ratios(&b);
-    if (only == "all" || only == "prove")
-        proofs(&b, messages, seconds);
+    b.limit = atof(word(argc, argv, "--limit", "390"));
+    b.started = std::chrono::steady_clock::now();
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    try {
+        open_bench(&b, atoi(word(argc, argv, "--gpus", "2")));
+    } catch (const rig_failure &) {
+        return 2;
+    }
+    part(&b, only, "latency", [&] { latencies(&b); });
+    part(&b, only, "barrier", [&] { barriers(&b); });
+    part(&b, only, "bandwidth", [&] { bandwidths(&b); });
+    part(&b, only, "ratio", [&] { ratios(&b); });
+    part(&b, only, "prove", [&] { proofs(&b, messages, std::min(seconds, b.left() / 1.5)); });
     report_targets(&b.rep);
     if (!json.empty() && !report_json(&b.rep, json.c_str()))
         b.faults++;
-    return b.faults != 0;
+    return b.faults != 0 || b.refused != 0;
 }

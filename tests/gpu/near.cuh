@@ -9,9 +9,13 @@ enum { NEAR_SIGNALS = 64 << 10, NEAR_CASES = 128 << 10, NEAR_DATA = 1 << 20, NEA
 
 struct near_run {
     rig r;
-    bool quick; /* a small set, for tools that make everything slow */
+    bool quick;         /* a small set, for tools that make everything slow */
+    bool first_failure; /* is the last promise: each further one may take its whole timeout */
     int passed, failed;
 };
+
+struct near_over {
+}; /* thrown when no promise is left to be looked at */
 
 /* Each runs its tests, all on a fresh rig, and reports each promise. */
 void near_rma(near_run *n);

@@ -23,6 +23,10 @@ enum {
     RIG_BEHIND = 2 << 20 /* behind each heap, so that its end is not the begin of a window */
 };
 
+/* Thrown when the machine fails; what it was is printed already. */
+struct rig_failure {
+};
+
 #define RIG_CUDA(call) rig_cuda((call), #call, __FILE__, __LINE__)
 
 static inline void rig_cuda(cudaError_t e, const char *call, const char *file, int line)
@@ -31,7 +35,7 @@ static inline void rig_cuda(cudaError_t e, const char *call, const char *file, i
         return;
     fflush(stdout); /* what was right before stands before */
     fprintf(stderr, "ERROR   %s:%d: %s: %s\n", file, line, call, cudaGetErrorString(e));
-    exit(2);
+    throw rig_failure();
 }
 
 /* What a kernel counts as wrong, and the first of it. */
@@ -61,6 +65,7 @@ struct rig {
     int n_pes, n_gpus;
     int stream; /* of each PE's two, where rig_start launches */
     bool as_gang;
+    int refused; /* launches that this GPU has no room for; what they should have done has not been done */
     uint64_t heap_bytes;
     volatile int32_t *status; /* one for the world, in host memory that all GPUs see */
     rig_pe pe[RIG_MAX_PES];
@@ -196,11 +201,30 @@ static inline void rig_reset(rig *r)
     rig_synchronize(r);
 }
 
-/* Starts `kernel` for every PE. Its first parameter is the gang. */
+/* Whether blocks of this kernel can have so many threads and bytes of shared memory; if not, says so. */
+static inline bool rig_fits(rig *r, const void *kernel, unsigned threads, size_t shared)
+{
+    cudaFuncAttributes a;
+    int most_shared = 0;
+    RIG_CUDA(cudaSetDevice(r->pe[0].gpu));
+    RIG_CUDA(cudaFuncGetAttributes(&a, kernel));
+    RIG_CUDA(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, r->pe[0].gpu));
+    if (threads <= (unsigned)a.maxThreadsPerBlock && shared + a.sharedSizeBytes <= (size_t)most_shared)
+        return true;
+    printf("REFUSED a block of %u threads and %zu bytes of shared memory: the kernel, of %d registers, fits %d threads and %d "
+           "bytes\n",
+           threads, shared + a.sharedSizeBytes, a.numRegs, a.maxThreadsPerBlock, most_shared);
+    r->refused++;
+    return false;
+}
+
+/* Starts `kernel` for every PE, or for none. Its first parameter is the gang. */
 template <class... P, class... A>
 static void rig_start(rig *r, void (*kernel)(rig_gang, P...), unsigned blocks, unsigned threads, size_t shared, A... arguments)
 {
     rig_gang gang = r->gang;
+    if (!rig_fits(r, (const void *)kernel, threads, shared))
+        return;
     for (int i = 0; i < r->n_gpus && shared > 48 * 1024; i++) { /* before any of them runs and waits for the others */
         RIG_CUDA(cudaSetDevice(i));
         RIG_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));

@@ -22,25 +22,49 @@ UFD_FN uint64_t ufd_flagged_bytes(uint64_t bytes)
     return bytes <= 8 ? 16 : (bytes + 7) / 8 * 16;
 }
 
-/* Up to 8 bytes of payload as a word. */
-UFD_FN uint64_t ufd_flagged_pack(const void *src, uint64_t bytes)
+/* What is not a whole aligned word is kept out of the way of what is. */
+inline __device__ __noinline__ uint64_t ufd_flagged_pack_bytes(const void *src, uint64_t bytes)
 {
     uint64_t word = 0;
-    if (bytes >= 8 && (uint64_t)src % 8 == 0)
-        return *(const uint64_t *)src;
     for (uint64_t i = 0; i < bytes && i < 8; i++)
         word |= (uint64_t)((const uint8_t *)src)[i] << (8 * i);
     return word;
 }
 
-UFD_FN void ufd_flagged_unpack(void *dst, uint64_t bytes, uint64_t word)
+inline __device__ __noinline__ void ufd_flagged_unpack_bytes(void *dst, uint64_t bytes, uint64_t word)
 {
-    if (bytes >= 8 && (uint64_t)dst % 8 == 0) {
-        *(uint64_t *)dst = word;
-        return;
-    }
     for (uint64_t i = 0; i < bytes && i < 8; i++)
         ((uint8_t *)dst)[i] = (uint8_t)(word >> (8 * i));
+}
+
+/* Up to 8 bytes of payload as a word: from a register where the source is the caller's own variable. */
+UFD_FN uint64_t ufd_flagged_pack(const void *src, uint64_t bytes)
+{
+    if (bytes >= 8 && (uint64_t)src % 8 == 0)
+        return *(const uint64_t *)src;
+    return ufd_flagged_pack_bytes(src, bytes);
+}
+
+UFD_FN void ufd_flagged_unpack(void *dst, uint64_t bytes, uint64_t word)
+{
+    if (bytes >= 8 && (uint64_t)dst % 8 == 0)
+        *(uint64_t *)dst = word;
+    else
+        ufd_flagged_unpack_bytes(dst, bytes, word);
+}
+
+/* The payload of one unit, when its flag says that it is there. */
+UFD_FN int ufd_flagged_await(const ufd_world *w, const uint8_t *unit, uint64_t sequence, ufd_patience *patience, uint64_t *word)
+{
+    for (;;) {
+        uint64_t flag;
+        ufd_ptx_load_pair(unit, word, &flag);
+        if (flag == sequence)
+            return UF_OK;
+        int rc = flag > sequence ? UF_EMISMATCH : ufd_patience_turn(w, patience);
+        if (rc)
+            return ufd_fail(w, rc, UFD_IN_FLAGGED, -1, unit, flag, sequence);
+    }
 }
 
 /* Puts `bytes` (any number and alignment) into `slot` of `pe` as message `sequence`. The source may be reused at once (in warp and block
@@ -65,21 +89,11 @@ template <class S>
 UFD_FN int ufd_wait_flagged_in(const ufd_world *w, void *dst, const void *slot, uint64_t bytes, uint64_t sequence,
                                uint64_t timeout_ns)
 {
-    uint64_t units = ufd_flagged_bytes(bytes) / 16, word = 0, flag = 0;
+    uint64_t units = ufd_flagged_bytes(bytes) / 16, word = 0;
     int rc = UF_OK;
     ufd_patience patience = ufd_patience_of(w, timeout_ns);
     for (uint64_t i = S::rank(); i < units && rc == UF_OK; i += S::size()) {
-        for (;;) {
-            ufd_ptx_load_pair((const uint8_t *)slot + 16 * i, &word, &flag);
-            if (flag == sequence)
-                break;
-            if (flag > sequence)
-                rc = UF_EMISMATCH;
-            if (rc || (rc = ufd_patience_turn(w, &patience))) {
-                ufd_fail(w, rc, UFD_IN_FLAGGED, -1, (const uint8_t *)slot + 16 * i, flag, sequence);
-                break;
-            }
-        }
+        rc = ufd_flagged_await(w, (const uint8_t *)slot + 16 * i, sequence, &patience, &word);
         if (rc == UF_OK)
             ufd_flagged_unpack((uint8_t *)dst + 8 * i, bytes - 8 * i, word);
     }
