@@ -60,10 +60,10 @@ lint: packages-test
 fuzz: packages-test
 	@CHECKS='fuzz_*' scripts/test
 
-## bench: the project's benchmarks as a table; ARGS= for `unfence bench`
+## bench: the project's speed targets, measured; or ARGS= for `unfence bench`
 .PHONY: bench
 bench: build
-	@$(unfence) bench $(or $(ARGS),all)
+	@$(unfence) bench $(or $(ARGS),targets)
 
 ## docs: the pages that are printed from the code
 .PHONY: docs

@@ -21,9 +21,10 @@ foreach(arch ${UNFENCE_CUDA_ARCHS})
 endforeach()
 add_custom_target(gpu)
 
-# uf_cuda_program(NAME sources... [INCLUDES folders...]) makes one program of the target gpu, in this folder of the build.
+# uf_cuda_program(NAME sources... [INCLUDES folders...] [LIBRARIES targets...]) makes one program of the target gpu, in this folder of the
+# build. LIBRARIES are static ones of this build, in the order of linking; with any, what the library itself links comes after them.
 function(uf_cuda_program name)
-  cmake_parse_arguments(P "" "" "INCLUDES" ${ARGN})
+  cmake_parse_arguments(P "" "" "INCLUDES;LIBRARIES" ${ARGN})
   set(includes -I${CMAKE_SOURCE_DIR}/include)
   foreach(folder ${P_INCLUDES})
     list(APPEND includes -I${CMAKE_SOURCE_DIR}/${folder})
@@ -34,8 +35,17 @@ function(uf_cuda_program name)
       COMMAND ${UNFENCE_NVCC} ${uf_nvcc_flags} ${includes} -MD -MF ${object}.d -c -o ${object} ${CMAKE_CURRENT_SOURCE_DIR}/${source})
     list(APPEND objects ${object})
   endforeach()
-  add_custom_command(OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name} DEPENDS ${objects} VERBATIM
-    COMMAND ${UNFENCE_NVCC} ${uf_nvcc_flags} -o ${CMAKE_CURRENT_BINARY_DIR}/${name} ${objects})
+  foreach(library ${P_LIBRARIES})
+    list(APPEND libraries $<TARGET_FILE:${library}>)
+  endforeach()
+  if(P_LIBRARIES)
+    list(APPEND libraries -lpthread -ldl)
+    if(TARGET PkgConfig::LIBFABRIC)
+      list(APPEND libraries ${pkgcfg_lib_LIBFABRIC_fabric})
+    endif()
+  endif()
+  add_custom_command(OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name} DEPENDS ${objects} ${P_LIBRARIES} VERBATIM
+    COMMAND ${UNFENCE_NVCC} ${uf_nvcc_flags} -o ${CMAKE_CURRENT_BINARY_DIR}/${name} ${objects} ${libraries})
   add_custom_target(gpu_${name} DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/${name})
   add_dependencies(gpu gpu_${name})
 endfunction()

@@ -19,6 +19,9 @@ endif()
 install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY include/unfence DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
+# What kernels of command queues share with the library lies beside the header that includes it.
+install(FILES src/engine/command.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/engine)
+install(FILES src/base/shared.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/base)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/unfence)
 install(EXPORT unfence NAMESPACE unfence:: FILE unfence-targets.cmake DESTINATION ${package_dir})

@@ -145,9 +145,24 @@ UF_API int uf_malloc(uf_world *world, size_t bytes, size_t align, void **ptr);
  * must have completed its own puts. NULL is allowed. */
 UF_API int uf_free(uf_world *world, void *ptr);
 
+/* Which memory. */
+enum {
+    UF_MEMORY_HOST = 0, /* what uf_malloc gives */
+    UF_MEMORY_CUDA = 1, /* of this PE's GPU (UNFENCE_CUDA_DEVICE) */
+};
+/* As uf_malloc, in the memory that `memory` names. GPU memory has a heap of its own (UNFENCE_CUDA_HEAP_SIZE, _MAX), the same offsets on all PEs; uf_free,
+ * uf_ptr, puts, gets, signals and waits take its addresses, which only kernels, streams and this library may dereference. The
+ * first use of GPU memory in a world loads the CUDA driver; from then on any pointer to GPU memory may also be a source of a put or the target of a
+ * get. Peers whose GPU memory can be mapped (same host, peer access) are near; to others GPU addresses are refused. The host
+ * cannot add to a word in GPU memory atomically, nor wait for several: UF_EUNSUPPORTED. Errors beyond those of uf_malloc:
+ * UF_EUNSUPPORTED (no driver, no GPU, too old; on all PEs alike, naming the PE), UF_EINVAL (a CUDA graph is being captured). */
+UF_API int uf_malloc_on(uf_world *world, int memory, size_t bytes, size_t align, void **ptr);
+
 /* Makes the caller's own buffer symmetric: afterwards pointers into it may be used as `dst` and count as offset from
  * `ptr` on every PE. Collective; `bytes` must be the same everywhere, `ptr` need not. The memory stays the caller's and
- * must stay mapped until uf_unregister. It may not overlap a window or the heap (UF_EINVAL): a pointer names one place. */
+ * must stay mapped until uf_unregister. It may not overlap a window or the heap (UF_EINVAL): a pointer names one place. GPU buffers
+ * work alike, on all PEs or none: those of cudaMalloc, and of cuMemCreate with POSIX file descriptors as handle type (PyTorch's
+ * expandable segments), which near peers map; other kinds are refused with a sentence. */
 UF_API int uf_register(uf_world *world, void *ptr, size_t bytes, uf_window **window);
 /* Collective. Includes a barrier; as for uf_free, the caller must have completed its own operations on the window. */
 UF_API int uf_unregister(uf_window *window);
@@ -166,6 +181,15 @@ UF_API int uf_signal_free(uf_world *world, uint64_t *signals);                  
 
 /* Where `sym` of PE `pe` is mapped in this process, or NULL if it is not (a peer over the network). */
 UF_API void *uf_ptr(uf_world *world, const void *sym, int pe);
+
+/* What kernels need to know of the world (unfence/device_types.h, unfence/device.cuh): *device is in this PE's GPU memory, lives as long as the
+ * world and is kept up to date when heaps grow. Collective at the first call. Errors: those of uf_malloc_on. */
+struct ufd_world;
+UF_API int uf_device_world(uf_world *world, const struct ufd_world **device);
+/* The first failure that a kernel's operations or waits have recorded on this PE since the last call: its code, with a sentence that names
+ * the operation, block, thread, peer and place (arguments are tested by kernels compiled with UFD_CHECK; timeouts are always recorded). The record is
+ * then free for the next one. UF_OK: there is none. Not collective; waits for no kernel. Errors of its own: UF_EINVAL, UF_ESYSTEM. */
+UF_API int uf_device_error(uf_world *world);
 
 /* ---------------------------------------------------------------- contexts */
 

@@ -83,7 +83,9 @@ typedef struct model_qp {
     uint32_t bell;     /* plain queues: the doorbell as last looked at */
     uint64_t messages; /* started, for delay_every */
     uint64_t free_ps;
-    uint32_t first; /* messages outstanding */
+    uint32_t first;                /* messages outstanding */
+    uint32_t under_way;            /* of these, started */
+    uint32_t held_head, held_tail; /* the others, in order of posting (can_fence) */
     void *mapping;
     size_t mapping_bytes;
 } model_qp;
@@ -99,7 +101,8 @@ typedef struct message {
     uint32_t rkey, qkey, imm;
     uint16_t qpn, ah, n_sge, inline_bytes;
     uint8_t op, status;
-    bool has_imm, is_inline, wants_cqe, done, responding, answered, orphan, refused;
+    bool has_imm, is_inline, wants_cqe, done, responding, answered, orphan, refused, started;
+    uint32_t held_next;
     uf_efa_sge sge[UF_EFA_SEND_SGES];
     uint64_t inline_words[UF_EFA_WIDE_INLINE_BYTES / 8];
     uint32_t packets, sent, placed;
@@ -114,7 +117,8 @@ struct uf_model_nic {
     uf_model *model;
     uint32_t index;
     bool dead, can_read, can_write;
-    uint64_t free_ps; /* when its wire is free, in picoseconds */
+    uint64_t free_ps;     /* when its wire is free, in picoseconds */
+    uint64_t prepared_ps; /* when it has prepared the messages that it has begun */
     bool transmitting;
     uint32_t *waiting, waiting_mask, waiting_head, waiting_tail; /* messages with packets to send, round robin */
     uint64_t path_until[64];
@@ -212,6 +216,7 @@ void uf_model_mmio_flush(void *qp);
 void uf_model_mmio_store32(void *qp, uint32_t *address, uint32_t value);
 void uf_model_end_early(uf_model *m, message *msg, unsigned status); /* its packets under way still arrive */
 void uf_model_qp_break(uf_model *m, model_qp *qp);                   /* into error: everything outstanding is flushed */
+void uf_model_held_go(uf_model *m, model_qp *qp);                    /* starts what no fence holds any more */
 
 /* network.c */
 void uf_model_send(uf_model *m, message *msg); /* queues all its packets */

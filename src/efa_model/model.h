@@ -59,6 +59,9 @@ typedef struct uf_model_params {
     bool cq_overwrites;     /* an overrun CQ loses its oldest entry instead of the newest */
     /* Abilities and limits, each NIC */
     bool can_read, can_write, can_unsolicited, wide_ids;
+    /* What no EFA device can, and no profile has: to compare with. A write with immediate of 0 bytes is held until all requests
+     * posted before it to its queue are acknowledged, and those posted after it wait behind it, as behind other NICs' fence flag. */
+    bool can_fence;
     uint32_t max_qps, max_cqs, max_counters, max_mrs, max_ahs;
     uint32_t max_sq, max_rq, max_cq; /* entries */
     uint32_t max_batch;              /* 64-byte units between two doorbells; 0: none */

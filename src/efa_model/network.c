@@ -54,22 +54,25 @@ static void launch(uf_model *m, message *msg, uint32_t packet, uint64_t depart)
     }
 }
 
-/* Takes the wire for one packet. */
+/* Takes the wire for one packet. Its bytes take the wire's time. That a NIC prepares so many messages a second at most is a limit of its
+ * own: it does so beside the wire, and a long message leaves it idle. */
 static void send_packet(uf_model *m, uf_model_nic *nic, message *msg, uint32_t packet)
 {
     uint64_t bytes = uf_model_packet_bytes(m, msg, packet);
-    uint64_t cost = bytes * 8000 / m->p.gbps, per_message = 1000000000000u / m->p.message_rate;
+    uint64_t cost = bytes * 8000 / m->p.gbps;
     uint64_t begin = m->now * 1000 > nic->free_ps ? m->now * 1000 : nic->free_ps;
     if (packet == 0 && !msg->responding) {
-        cost = cost > per_message ? cost : per_message;
-        if (m->p.qp_message_rate) {
-            begin = begin > msg->qp->free_ps ? begin : msg->qp->free_ps;
-            msg->qp->free_ps = begin + 1000000000000u / m->p.qp_message_rate;
-        }
+        uint64_t each = 1000000000000u / m->p.message_rate; /* one more may be prepared while the wire is taken */
+        begin = begin + each > nic->prepared_ps ? begin : nic->prepared_ps - each;
+        nic->prepared_ps = (begin > nic->prepared_ps ? begin : nic->prepared_ps) + each;
     }
     nic->free_ps = begin + cost;
+    if (packet == 0 && !msg->responding && m->p.qp_message_rate) { /* a slow queue holds up itself and not the NIC */
+        begin = begin > msg->qp->free_ps ? begin : msg->qp->free_ps;
+        msg->qp->free_ps = begin + 1000000000000u / m->p.qp_message_rate;
+    }
     m->stats.bytes += bytes;
-    launch(m, msg, packet, nic->free_ps / 1000);
+    launch(m, msg, packet, (begin + cost) / 1000);
 }
 
 static uint32_t packets_to_send(const message *msg)
@@ -203,6 +206,7 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
         qp->first = msg->next;
     if (msg->next != UF_MODEL_NONE)
         uf_model_message(m, msg->next)->previous = msg->previous;
+    qp->under_way -= msg->started;
     if (nic->dead) { /* forgotten, and nobody is told */
         uf_model_message_unref(m, msg);
         return;
@@ -213,4 +217,5 @@ void uf_model_finish(uf_model *m, message *msg, unsigned status)
     else
         m->stats.silent++;
     uf_model_message_unref(m, msg);
+    uf_model_held_go(m, qp);
 }

@@ -181,7 +181,7 @@ int uf_model_qp_create(uf_model_nic *nic, const uf_model_qp_options *o, uf_model
     if (!qp)
         return uf_fail(UF_ENOMEM, "EFA model: NIC %u has its %u queue pairs.", nic->index, nic->n_qps);
     uint16_t qpn = qp->info.qpn;
-    *qp = (model_qp){.nic = nic, .o = *o, .generation = qp->generation, .first = UF_MODEL_NONE};
+    *qp = (model_qp){.nic = nic, .o = *o, .generation = qp->generation, .first = UF_MODEL_NONE, .held_head = UF_MODEL_NONE};
     qp->info.qpn = qpn;
     rc = make_rings(qp);
     if (!rc && o->plain)

@@ -151,10 +151,10 @@ void uf_model_arrive(uf_model *m, message *msg, uint32_t packet)
         return;
     model_qp *qp = target_qp(m, msg);
     unsigned status = 0;
-    if (msg->responding) {
-        status = check_remote(m, msg, qp ? qp : msg->qp, packet);
-    } else if (!qp) {
+    if (!qp) { /* B14; also of a read that it had begun to answer */
         status = UF_EFA_REMOTE_QPN;
+    } else if (msg->responding) {
+        status = check_remote(m, msg, qp, packet);
     } else if (qp->o.qkey != msg->qkey) {
         if (!m->p.qkey_answers) { /* the sender hears nothing and tries again until it gives up */
             add(m, msg, m->now + m->p.rto_ns, EVENT_RETRANSMIT, packet, 0, NULL);

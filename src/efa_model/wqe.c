@@ -245,6 +245,44 @@ static bool make_seen(uf_model *m, message *msg)
     return true;
 }
 
+/* ---- Fences (can_fence) ---- */
+
+static bool fenced(const uf_model *m, const message *msg)
+{
+    return m->p.can_fence && msg->op == UF_EFA_OP_WRITE && msg->has_imm && msg->bytes == 0;
+}
+
+static void go(uf_model *m, message *msg)
+{
+    msg->started = true;
+    msg->qp->under_way++;
+    uf_model_send(m, msg);
+}
+
+static void hold(uf_model *m, model_qp *qp, message *msg)
+{
+    msg->refs++;
+    msg->held_next = UF_MODEL_NONE;
+    if (qp->held_head == UF_MODEL_NONE)
+        qp->held_head = msg->self;
+    else
+        uf_model_message(m, qp->held_tail)->held_next = msg->self;
+    qp->held_tail = msg->self;
+}
+
+void uf_model_held_go(uf_model *m, model_qp *qp)
+{
+    while (qp->held_head != UF_MODEL_NONE) {
+        message *msg = uf_model_message(m, qp->held_head);
+        if (!msg->done && (qp->failed || (qp->under_way && fenced(m, msg))))
+            return;
+        qp->held_head = msg->held_next;
+        if (!msg->done)
+            go(m, msg);
+        uf_model_message_unref(m, msg);
+    }
+}
+
 static void start(uf_model *m, model_qp *qp, const fetched *f)
 {
     message *msg = f->op <= UF_EFA_OP_WRITE ? uf_model_message_new(m) : NULL;
@@ -270,7 +308,10 @@ static void start(uf_model *m, model_qp *qp, const fetched *f)
     if (qp->first != UF_MODEL_NONE)
         uf_model_message(m, qp->first)->previous = msg->self;
     qp->first = msg->self;
-    uf_model_send(m, msg);
+    if (qp->held_head != UF_MODEL_NONE || (qp->under_way && fenced(m, msg)))
+        hold(m, qp, msg);
+    else
+        go(m, msg);
 }
 
 void uf_model_fetch(uf_model *m, model_qp *qp, uint32_t upto)
@@ -302,7 +343,7 @@ void uf_model_fetch(uf_model *m, model_qp *qp, uint32_t upto)
 
 void uf_model_end_early(uf_model *m, message *msg, unsigned status)
 {
-    msg->orphan = uf_model_snapshot(m, msg);
+    msg->orphan = !msg->qp->nic->dead && uf_model_snapshot(m, msg); /* a dead NIC's packets do nothing */
     uf_model_finish(m, msg, status);
 }
 

@@ -24,20 +24,37 @@ static uint32_t rails_of(const uf_engine_params *p)
     return (uint32_t)least(p->n_rails && p->n_rails < all ? p->n_rails : all, UF_ORDER_MAX_RAILS);
 }
 
+/* What a peer may have outstanding where UNFENCE_CREDITS and UNFENCE_MESSAGES leave the choice: little where a fabric's library keeps
+ * memory for each, much where it is an entry of a ring. Then neither a credit return that comes late, nor signals that must be
+ * released in order and wait for one late packet, hold up the puts of a fast NIC: late is half a millisecond. */
+static const struct plenty {
+    uint32_t credits, messages;
+} few = {256, 32}, many = {1024, 4096};
+
+static struct plenty chosen(const uf_settings *settings, const struct plenty *otherwise)
+{
+    uint32_t credits = (uint32_t)settings->number[UF_SET_CREDITS], messages = (uint32_t)settings->number[UF_SET_MESSAGES];
+    return (struct plenty){credits ? credits : otherwise->credits, messages ? messages : otherwise->messages};
+}
+
+static void sizes_for(const uf_fabric_params *p, struct plenty of_peer, uint32_t *receives, uint32_t *remote_cqes)
+{
+    /* What several rails need for one of them is all that two need, halved: see uf_order_receives. */
+    uint32_t rails = p->settings->number[UF_SET_RAILS] == 1 ? 1 : 2;
+    uf_order_config c = {
+        .n_flows = (uint32_t)p->n_pes, .n_rails = rails, .credits = of_peer.credits, .message_credits = of_peer.messages};
+    *receives = (uint32_t)least(uf_order_receives(&c) / rails, UINT32_MAX - 1);
+    c.immediates = true;
+    *remote_cqes = (uint32_t)least(uf_order_remote_cqes(&c) / rails, UINT32_MAX - 1);
+}
+
 void uf_engine_fabric_sizes(uf_fabric_params *p)
 {
     const int64_t *set = p->settings->number;
-    /* What several rails need for one of them is all that two need, halved: see uf_order_receives. */
-    uint32_t rails = set[UF_SET_RAILS] == 1 ? 1 : 2;
-    uf_order_config c = {.n_flows = (uint32_t)p->n_pes,
-                         .n_rails = rails,
-                         .credits = (uint32_t)set[UF_SET_CREDITS],
-                         .message_credits = (uint32_t)set[UF_SET_MESSAGES]};
     p->n_rails = (uint32_t)set[UF_SET_RAILS];
     p->tx_depth = (uint32_t)set[UF_SET_QUEUE_DEPTH];
-    p->receives = (uint32_t)least(uf_order_receives(&c) / rails, UINT32_MAX - 1);
-    c.immediates = true;
-    p->remote_cqes = (uint32_t)least(uf_order_remote_cqes(&c) / rails, UINT32_MAX - 1);
+    sizes_for(p, chosen(p->settings, &few), &p->receives, &p->remote_cqes);
+    sizes_for(p, chosen(p->settings, &many), &p->receives_liked, &p->remote_cqes_liked);
 }
 
 /* The most of what a peer may have outstanding, if `room` holds `fixed` and `each` for every one of it. */
@@ -51,7 +68,6 @@ static uint64_t fitting(uint64_t wanted, uint32_t room, uint64_t fixed, uint64_t
 int uf_engine_limits_of(const uf_engine_params *p, uf_engine_limits *limits)
 {
     const uf_fabric_caps *caps = &p->fabric->caps;
-    const int64_t *set = p->settings->number;
     if (!caps->write_placed)
         return uf_fail(
             UF_EUNSUPPORTED,
@@ -64,8 +80,10 @@ int uf_engine_limits_of(const uf_engine_params *p, uf_engine_limits *limits)
     uint64_t receives = uf_order_receives(&none);
     none.immediates = true;
     uint64_t cqes = uf_order_remote_cqes(&none);
-    uint64_t credits = fitting((uint64_t)set[UF_SET_CREDITS], caps->cq_depth, cqes, each);
-    uint64_t messages = fitting((uint64_t)set[UF_SET_MESSAGES], caps->max_receives, receives, each);
+    struct plenty credits_of = chosen(p->settings, caps->cq_depth == UINT32_MAX ? &few : &many);
+    struct plenty messages_of = chosen(p->settings, caps->max_receives == UINT32_MAX ? &few : &many);
+    uint64_t credits = fitting(credits_of.credits, caps->cq_depth, cqes, each);
+    uint64_t messages = fitting(messages_of.messages, caps->max_receives, receives, each);
     if (credits < 4 || messages < 2)
         return uf_fail(
             UF_ENOMEM,
@@ -93,6 +111,13 @@ static void choose_stripe(const uf_engine_params *p, uf_order_config *c)
     c->stripe_chunk = least(c->stripe_chunk, (wanted + c->n_rails - 1) / c->n_rails);
 }
 
+/* Messages kept for answers: half of a few, but of many an eighth is enough to hide a round trip, and signals need the rest. */
+static uint32_t fetches_of(uint32_t messages)
+{
+    enum { FEW = 16 };
+    return messages / 8 > FEW ? messages / 8 : FEW;
+}
+
 int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
 {
     const uf_fabric_caps *caps = &p->fabric->caps;
@@ -114,7 +139,7 @@ int uf_engine_order_config(const uf_engine_params *p, uf_order_config *c)
         .queue_ops = 2 * (uint32_t)(set[UF_SET_QUEUE_DEPTH] > p->n_pes ? set[UF_SET_QUEUE_DEPTH] : p->n_pes),
         .max_lanes = (uint32_t)set[UF_SET_MAX_LANES],
         .max_local_lanes = (uint32_t)set[UF_SET_MAX_LANES],
-        .max_fetches = limits.messages,
+        .max_fetches = fetches_of(limits.messages),
         .max_message = caps->max_message,
         .inline_bytes = caps->inline_bytes,
         .immediates = limits.immediates,

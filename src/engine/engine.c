@@ -9,11 +9,15 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/private.h"
+#include "engine/queue_state.h"
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CQE_BATCH = 32 };
+enum {
+    CQE_BATCH = 32,
+    CQE_BATCHES = 4, /* of one step where command queues start as many operations in it */
+};
 
 static inline void cpu_pause(void)
 {
@@ -46,6 +50,16 @@ static inline void lock(uf_engine *e)
 static inline void unlock(uf_engine *e)
 {
     atomic_store_explicit(&e->locked, 0, memory_order_release);
+}
+
+void uf_engine_lock(uf_engine *e)
+{
+    lock(e);
+}
+
+void uf_engine_unlock(uf_engine *e)
+{
+    unlock(e);
 }
 
 /* ---------------------------------------------------------------- edges of src/order */
@@ -84,7 +98,10 @@ static int edge_apply(void *arg, const uf_order_signal *signal, uint64_t *old)
 static void edge_done(void *arg, uint64_t user, int status, uint64_t value)
 {
     uf_engine *e = arg;
-    e->host.done(e->host.arg, user, status, value);
+    if (uf_command_is_fetch_user(user))
+        uf_command_fetched(user, status, value);
+    else
+        e->host.done(e->host.arg, user, status, value);
 }
 
 static void edge_failed(void *arg, uint32_t flow, int status)
@@ -135,16 +152,14 @@ static void ring(uf_engine *e)
     e->unrung = false;
 }
 
-/* With the lock held. Events moved, or the error that ended the fabric. */
-static int step(uf_engine *e)
+/* A batch of completions out of the fabric: how many, or the error that ended it. */
+static int take_batch(uf_engine *e)
 {
     uf_cqe cqes[CQE_BATCH];
     int n = e->fabric->ops->poll(e->fabric, cqes, CQE_BATCH);
     if (n < 0) {
-        if (!e->broken) {
-            e->broken = n;
-            e->host.failed(e->host.arg, (uint32_t)e->pe, n);
-        }
+        e->broken = n;
+        e->host.failed(e->host.arg, (uint32_t)e->pe, n);
         return n;
     }
     for (int i = 0; i < n; i++) {
@@ -157,16 +172,39 @@ static int step(uf_engine *e)
     }
     if (__builtin_expect(e->n_rails > 1, 0))
         uf_order_drained(e->order, e->fabric->drained);
+    return n;
+}
+
+static int take_completions(uf_engine *e)
+{
+    int n = take_batch(e), last = n;
+    /* Fewer than what is started would leave operations in software queues, the long way. */
+    for (int i = 1; e->queues && last == CQE_BATCH && i < CQE_BATCHES; i++) {
+        last = take_batch(e);
+        n = last < 0 ? last : n + last;
+    }
+    return n;
+}
+
+/* With the lock held. Events moved, or the error that ended the fabric: command queues are served then, too, so that theirs hear of it. */
+static int step(uf_engine *e)
+{
+    int n = e->fabric && !e->broken ? take_completions(e) : 0;
+    int moved = uf_command_serve(e);
+    if (e->broken)
+        return e->broken;
+    if (!e->fabric)
+        return moved;
     int posted = uf_order_progress(e->order);
     ring(e);
-    return posted > 0 ? n + posted : n;
+    return n + moved + (posted > 0 ? posted : 0);
 }
 
 int uf_engine_poll(uf_engine *e)
 {
-    if (!e->fabric || !try_lock(e))
+    if (!(e->fabric || uf_engine_has_queues(e)) || !try_lock(e))
         return 0;
-    int n = e->broken ? e->broken : step(e);
+    int n = step(e);
     unlock(e);
     /* Tells the progress thread that callers do its work; a lost update only costs it one look. */
     atomic_store_explicit(&e->inline_steps, atomic_load_explicit(&e->inline_steps, memory_order_relaxed) + 1,
@@ -179,7 +217,7 @@ int uf_engine_thread_step(uf_engine *e)
 {
     if (!try_lock(e))
         return -1;
-    int n = e->broken ? 0 : step(e);
+    int n = step(e);
     unlock(e);
     return n < 0 ? 0 : n;
 }
@@ -378,6 +416,7 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
     if (!e)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for the engine", params->pe);
     e->pe = params->pe;
+    e->n_pes = params->n_pes;
     e->fabric = params->fabric;
     e->driver = params->driver;
     e->host = params->host;

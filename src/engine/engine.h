@@ -44,7 +44,7 @@ typedef struct uf_engine_params {
     uint32_t local_pes;             /* PEs that share this host: decides how long a wait spins */
 } uf_engine_params;
 
-/* How large a fabric's queues should be, before there is one: fills n_rails, tx_depth, receives and remote_cqes by settings and n_pes. Pure. */
+/* How large a fabric's queues should be, before there is one: fills n_rails, tx_depth, receives, remote_cqes and those liked by settings and n_pes. Pure. */
 void uf_engine_fabric_sizes(uf_fabric_params *params);
 /* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with, UF_EUNSUPPORTED if the
  * fabric cannot tell when a put is placed. Pure. */

@@ -1,4 +1,4 @@
-/* private.h - what engine.c and thread.c share. */
+/* private.h - what the files of this room share. */
 #ifndef UF_ENGINE_PRIVATE_H
 #define UF_ENGINE_PRIVATE_H
 
@@ -16,14 +16,17 @@ struct uf_engine {
     uf_fabric *fabric;
     uint32_t n_rails;
     uint64_t eagain;
-    int broken;   /* the error that ended the fabric */
-    bool unsound; /* the fabric or a peer did what none does; told once */
-    bool unrung;  /* WRs were posted whose doorbell has not rung */
+    int broken;                      /* the error that ended the fabric */
+    bool unsound;                    /* the fabric or a peer did what none does; told once */
+    bool unrung;                     /* WRs were posted whose doorbell has not rung */
+    struct uf_command_queue *queues; /* a ring of them; the one that is served first next time */
+    uint32_t next_queue;             /* the next one's number */
 
     uf_engine_host host;
     const uf_driver *driver;
-    int pe;
+    int pe, n_pes;
     uint32_t local_pes;
+    _Atomic uint32_t n_queues; /* read without the lock: is there anything to step for? */
 
     _Alignas(64) _Atomic uint64_t inline_steps; /* steps taken by callers: the thread keeps away while it grows */
     _Atomic bool stop;
@@ -32,6 +35,13 @@ struct uf_engine {
     int wake[2];    /* pipe that ends the thread's sleep */
     pthread_t thread;
 };
+
+void uf_engine_lock(uf_engine *e);
+void uf_engine_unlock(uf_engine *e);
+static inline bool uf_engine_has_queues(uf_engine *e)
+{
+    return atomic_load_explicit(&e->n_queues, memory_order_relaxed) != 0;
+}
 
 int uf_engine_thread_step(uf_engine *e);
 bool uf_engine_thread_arm(uf_engine *e);

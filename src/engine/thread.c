@@ -2,7 +2,8 @@
  *
  * It runs one step after another while steps find something, a short spin longer, and then sleeps: on the fabric's descriptor
  * where there is one, else for 50 us. While callers take steps themselves it only looks in every millisecond, so that a
- * ping-pong between two PEs is not disturbed. Every millisecond or so it ticks the world (news of deaths), which also is all it does in a
+ * ping-pong between two PEs is not disturbed. Kernels can't wake it and call nothing: with command queues it spins longer, never
+ * sleeps for long, and leaves nothing to callers. Every millisecond or so it ticks the world (news of deaths), which also is all it does in a
  * world without a network. It never holds the lock while it sleeps. */
 #include "base/clock.h"
 #include "base/error.h"
@@ -23,6 +24,9 @@ enum {
     NO_NETWORK_SLEEP_NS = 10000000, /* only news of deaths to look for */
     SPINS_ALONE = 2000,             /* looks without finding anything, when every PE has a core */
     SPINS_CROWDED = 4,
+    /* With command queues: how long it looks on after it found something. Between two commands of a kernel lies what it computes. */
+    QUEUE_SPIN_NS = 20000000,
+    QUEUE_SPIN_CROWDED_NS = 100000,
 };
 
 static uint32_t spin_limit(const uf_engine *e)
@@ -43,21 +47,39 @@ static void sleep_on(uf_engine *e, int fd, long ns)
 
 static void rest(uf_engine *e, bool callers_work)
 {
-    if (!e->fabric || callers_work) {
+    bool queues = uf_engine_has_queues(e);
+    if (!queues && (!e->fabric || callers_work)) {
         sleep_on(e, -1, e->fabric ? LONG_SLEEP_NS : NO_NETWORK_SLEEP_NS);
         return;
     }
-    int fd = e->fabric->ops->wait_fd ? e->fabric->ops->wait_fd(e->fabric) : -1;
+    int fd = !queues && e->fabric->ops->wait_fd ? e->fabric->ops->wait_fd(e->fabric) : -1;
     if (fd >= 0 && uf_engine_thread_arm(e))
         sleep_on(e, fd, LONG_SLEEP_NS);
     else
         sleep_on(e, -1, SHORT_SLEEP_NS);
 }
 
+/* How long the thread has found nothing. */
+typedef struct idleness {
+    uint32_t limit, looks;
+    uint64_t since;
+} idleness;
+
+/* True: look again at once. */
+static bool look_on(uf_engine *e, idleness *idle, uint64_t now)
+{
+    if (!uf_engine_has_queues(e))
+        return e->fabric && ++idle->looks < idle->limit;
+    bool crowded = idle->limit == SPINS_CROWDED;
+    if (crowded)
+        sched_yield();
+    return now - idle->since < (crowded ? QUEUE_SPIN_CROWDED_NS : QUEUE_SPIN_NS);
+}
+
 static void *thread_main(void *arg)
 {
     uf_engine *e = arg;
-    uint32_t limit = spin_limit(e), idle = 0;
+    idleness idle = {.limit = spin_limit(e)};
     uint64_t next_tick = 0, seen = 0;
     if (e->want_near && e->fabric && uf_engine_stay_near("", e->fabric->caps.device, e->local_pes))
         uf_log(UF_LOG_INFO, e->pe, "the progress thread stays on the cores near %s (UNFENCE_PIN_PROGRESS=no lets it go)",
@@ -69,18 +91,19 @@ static void *thread_main(void *arg)
             next_tick = now + TICK_NS;
         }
         uint64_t steps = atomic_load_explicit(&e->inline_steps, memory_order_relaxed);
-        bool callers_work = steps != seen;
+        bool queues = uf_engine_has_queues(e), callers_work = !queues && steps != seen;
         seen = steps;
-        int n = !e->fabric || callers_work ? 0 : uf_engine_thread_step(e);
+        int n = !(e->fabric || queues) || callers_work ? 0 : uf_engine_thread_step(e);
         if (n != 0) {
-            idle = 0;
+            idle.looks = 0;
+            idle.since = now;
             if (n < 0) /* somebody holds the lock: it will make the step */
                 sched_yield();
             continue;
         }
-        if (!callers_work && e->fabric && ++idle < limit)
+        if (!callers_work && look_on(e, &idle, now))
             continue;
-        idle = 0;
+        idle.looks = 0;
         rest(e, callers_work);
     }
     return NULL;

@@ -62,7 +62,8 @@ typedef struct uf_fabric_params {
     /* For one rail. With n rails each rail needs n times as many, since what flew on those that broke may arrive once more. */
     uint32_t receives;    /* messages that may arrive unconsumed at once: the fabric keeps that many receives posted */
     uint32_t remote_cqes; /* remote CQEs that may be outstanding at once: size of the CQ */
-    void *arg;            /* uf_world_options.fabric_arg */
+    uint32_t receives_liked, remote_cqes_liked; /* so many would be of use where they cost little; 0: no more than those */
+    void *arg;                                  /* uf_world_options.fabric_arg */
 } uf_fabric_params;
 
 struct uf_fabric_ops {

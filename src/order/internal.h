@@ -90,7 +90,7 @@ struct uf_order_lane {
 
     uf_order_queue queue; /* in order of submission: nothing passes */
     uf_order_queue held;  /* signals that wait for CQEs (strong, settled), in order; weak ones leave as they can */
-    uf_order_queue ready; /* released from `held`: they only need window and credits */
+    uf_order_queue ready; /* released from `held`, or never held: they only need window and credits */
     uint8_t cause;        /* uf_order_hold of the head of `queue` */
     uint8_t home;         /* rail */
 
@@ -379,6 +379,8 @@ uf_order_hold uf_order_post_add(uf_order *o, uf_order_lane *lane, const uf_order
 uf_order_hold uf_order_post_data(uf_order *o, uf_order_lane *lane, const uf_order_op *op, const uf_order_part *part,
                                  const uf_order_cookie *like);
 uf_order_hold uf_order_post(uf_order *o, uf_order_flow *flow, uf_wr *wr, const uf_order_cookie *like);
+/* False: no lane of the flow could post anything now, for want of cookies. */
+bool uf_order_may_post(const uf_order *o, const uf_order_flow *flow);
 uf_order_hold uf_order_post_message(uf_order *o, uf_order_flow *flow, const uf_order_wire *wire, const uf_order_cookie *like);
 
 bool uf_order_fits_immediate(const uf_order *o, const uf_order_lane *lane, const uf_order_op *op);

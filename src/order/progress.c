@@ -53,39 +53,44 @@ static void lane_append(uf_order *o, list *l, uint32_t lane)
     l->tail = lane;
 }
 
-/* A turn for each lane of the flow. Those that could not move keep their places in front: they are first when there is room. */
+/* `b` behind `a`. */
+static list joined(uf_order *o, list a, list b)
+{
+    if (a.head == UF_NONE)
+        return b;
+    if (b.head == UF_NONE)
+        return a;
+    o->lanes[a.tail].next_active = b.head;
+    return (list){a.head, b.tail};
+}
+
+/* A turn for each lane of the flow, until the network is full. Those that could not move, or had no turn, keep their places in front: they are
+ * first when there is room. */
 static uf_order_hold pump_lanes(uf_order *o, uf_order_flow *flow, uint32_t *posted)
 {
     list stuck = {UF_NONE, UF_NONE}, moved = {UF_NONE, UF_NONE};
-    uf_order_hold worst = UF_HOLD_GO;
+    uf_order_hold hold = UF_HOLD_GO;
     uint32_t next = flow->lanes_active_head;
-    while (next != UF_NONE) {
+    while (next != UF_NONE && hold != UF_HOLD_POST && hold != UF_HOLD_COOKIE) {
         uint32_t index = next;
         uf_order_lane *lane = &o->lanes[index];
         uint32_t before = *posted;
         next = lane->next_active;
-        bool full = worst == UF_HOLD_POST || worst == UF_HOLD_COOKIE;
-        uf_order_hold hold = full ? worst : uf_order_pump_lane(o, lane, posted);
+        hold = uf_order_pump_lane(o, lane, posted);
         if (hold == UF_HOLD_FAILED)
             return hold;
         if (hold == UF_HOLD_CREDITS)
             flow->stalled |= UF_STALL_CREDITS;
-        if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
-            worst = hold;
         if (!uf_order_lane_has_work(lane))
             lane->active = false;
         else
             lane_append(o, *posted == before ? &stuck : &moved, index);
     }
-    if (stuck.head == UF_NONE) {
-        stuck = moved;
-    } else if (moved.head != UF_NONE) {
-        o->lanes[stuck.tail].next_active = moved.head;
-        stuck.tail = moved.tail;
-    }
-    flow->lanes_active_head = stuck.head;
-    flow->lanes_active_tail = stuck.tail;
-    return worst;
+    list rest = {next, next == UF_NONE ? UF_NONE : flow->lanes_active_tail};
+    list all = joined(o, joined(o, stuck, rest), moved);
+    flow->lanes_active_head = all.head;
+    flow->lanes_active_tail = all.tail;
+    return hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE ? hold : UF_HOLD_GO;
 }
 
 static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *posted)
@@ -98,7 +103,7 @@ static uf_order_hold pump_flow(uf_order *o, uf_order_flow *flow, uint32_t *poste
     if (hold == UF_HOLD_GO)
         hold = uf_order_count_pump(o, flow);
     if (hold == UF_HOLD_GO && !(flow->stalled & UF_STALL_RAIL))
-        hold = pump_lanes(o, flow, posted);
+        hold = uf_order_may_post(o, flow) ? pump_lanes(o, flow, posted) : UF_HOLD_COOKIE;
     if (hold == UF_HOLD_POST || hold == UF_HOLD_COOKIE)
         flow->stalled |= UF_STALL_POST;
     return hold;

@@ -3,8 +3,9 @@
  * A lane has three queues. `queue` is in order of submission and stops at the first operation that something holds. A signal
  * that must wait for CQEs (strong after what has no sequence, settled, or too many parts) leaves it for `held`, so that nothing else waits
  * for it; when its CQEs are in it moves to `ready`, which only needs window and credits. Strong signals keep their order
- * through `held` and `ready`; weak ones leave `held` as their own CQEs come. Every reason to stop is a uf_order_hold; the functions
- * here return it upwards, and progress tries again after each event that may have lifted it.
+ * through `held` and `ready`; where the peer has no room for messages, strong ones and SETs go to `ready` at once. Weak ones
+ * leave `held` as their own CQEs come. Every reason to stop is a uf_order_hold; the functions here return it upwards, and progress
+ * tries again after each event that may have lifted it.
  * Must never: take a sequence before the post succeeded, or let one lane's hold stop another's. */
 #include "order/internal.h"
 
@@ -176,12 +177,18 @@ static uint64_t parts_of(const uf_order *o, uint64_t bytes)
     return bytes / part + (bytes % part != 0);
 }
 
-/* What has no sequence and no CQE, or signals that have not left: a strong signal must come after them. */
-static bool must_hold(const uf_order *o, const uf_order_lane *lane)
+/* What has no sequence and no CQE, or signals that wait for such: a strong signal must come after them. */
+static bool lacks_cqes(const uf_order *o, const uf_order_lane *lane)
 {
     if (uf_order_mutant(o, UF_MUTANT_6_STRONG))
         return false;
-    return lane->plain || lane->plain_epoch > lane->flow->receipted || lane->held.head != UF_NONE || lane->ready.head != UF_NONE;
+    return lane->plain || lane->plain_epoch > lane->flow->receipted || lane->held.head != UF_NONE;
+}
+
+/* ... or signals that have not left for want of messages. */
+static bool must_hold(const uf_order *o, const uf_order_lane *lane)
+{
+    return lacks_cqes(o, lane) || (lane->ready.head != UF_NONE && !uf_order_mutant(o, UF_MUTANT_6_STRONG));
 }
 
 /* Chosen when the operation is first in its queue and its fence is over, so by what is outstanding then. */
@@ -328,7 +335,7 @@ static bool set_aside(uf_order *o, uf_order_lane *lane, uint32_t entry)
 {
     uf_order_entry *e = &o->entries[entry];
     bool own = e->form == UF_FORM_AFTER && e->wrs;
-    if (!own && !(e->strong && must_hold(o, lane)))
+    if (!own && !(e->strong && lacks_cqes(o, lane)))
         return false;
     if (e->strong) {
         uf_order_lane_boundary(o, lane, lane->plain_epoch > lane->flow->receipted, &e->boundary);
@@ -338,6 +345,29 @@ static bool set_aside(uf_order *o, uf_order_lane *lane, uint32_t entry)
     uf_order_queue_push(o, &lane->held, entry);
     e->held = true;
     return true;
+}
+
+/* A signal that the peer applies by its cursor may have any later sequence. So where only the peer's room for messages is missing it
+ * waits beside the queue, and the puts behind it go on: they need none. Those that come then go behind it, to leave in their order. */
+static bool waits_beside(const uf_order_entry *e)
+{
+    return uf_order_is_signal(&e->op) && (e->strong || e->op.op == UF_ATOMIC_SET);
+}
+
+/* The signal or atomic of the queue's first operation, whose data is handed over. */
+static uf_order_hold signal_step(uf_order *o, uf_order_lane *lane, uint32_t entry)
+{
+    bool beside = waits_beside(&o->entries[entry]);
+    uf_order_hold hold = beside && lane->ready.head != UF_NONE ? UF_HOLD_MESSAGES : message_step(o, lane, entry, false);
+    if (hold == UF_HOLD_MESSAGES && beside) {
+        uf_order_queue_remove(o, &lane->queue, entry);
+        uf_order_queue_push(o, &lane->ready, entry);
+        o->counters.waited_messages++;
+        return UF_HOLD_GO;
+    }
+    if (hold == UF_HOLD_GO)
+        entry_left(o, &lane->queue, entry);
+    return hold;
 }
 
 /* Takes the first operation of `queue` as far as it goes. UF_HOLD_GO: it left the queue. */
@@ -369,13 +399,8 @@ static uf_order_hold advance(uf_order *o, uf_order_lane *lane, uint32_t entry)
         if (hold != UF_HOLD_GO)
             return hold;
     }
-    if (uf_order_is_signal(&e->op) || e->op.kind == UF_ORDER_ATOMIC) {
-        if (set_aside(o, lane, entry))
-            return UF_HOLD_GO;
-        uf_order_hold hold = message_step(o, lane, entry, false);
-        if (hold != UF_HOLD_GO)
-            return hold;
-    }
+    if (uf_order_is_signal(&e->op) || e->op.kind == UF_ORDER_ATOMIC)
+        return set_aside(o, lane, entry) ? UF_HOLD_GO : signal_step(o, lane, entry);
     entry_left(o, &lane->queue, entry);
     return UF_HOLD_GO;
 }

@@ -64,6 +64,11 @@ static inline bool cookie_room(const uf_order *o, const uf_order_flow *flow, uin
     return uf_likely(flow->in_flight < 4 * room) || (flow->in_flight == 0 && o->cookies_free > o->cookie_reserve);
 }
 
+bool uf_order_may_post(const uf_order *o, const uf_order_flow *flow)
+{
+    return o->silent || o->silent_message || cookie_room(o, flow, UF_WR_PLAIN);
+}
+
 static inline uf_order_hold post(uf_order *o, uf_order_flow *flow, uf_wr *wr, const uf_order_cookie *like)
 {
     if (wr->flags & UF_WR_SILENT) {
@@ -145,7 +150,7 @@ static inline uf_order_hold post_add(uf_order *o, uf_order_lane *lane, const uf_
     uint64_t bytes = op->kind == UF_ORDER_SIGNAL ? 0 : op->bytes;
     if (uf_unlikely(!uf_order_before(flow->tx_imm[0] + flow->tx_imm[1], flow->imm_limit)) && !uf_order_mutant(o, UF_MUTANT_8_IMM))
         return UF_HOLD_CREDITS;
-    if (uf_unlikely(o->save) && bytes && uf_order_overlaps(o, flow, op->remote, bytes))
+    if (uf_unlikely(o->save) && bytes && cookie_room(o, flow, UF_WR_ADD) && uf_order_overlaps(o, flow, op->remote, bytes))
         return UF_HOLD_OVERLAP;
     uint32_t bit = (uint32_t)(flow->epoch & 1);
     bool silent = o->silent && bytes <= o->config.inline_bytes && op->user == 0;
@@ -207,7 +212,8 @@ static inline uf_order_hold post_data(uf_order *o, uf_order_lane *lane, const uf
         wr.verb = UF_VERB_WRITE_IMM;
         wr.imm = uf_imm_sequence(bit, lane->id, like->sequence);
     }
-    if (uf_unlikely(o->save) && like->type != UF_WR_READ && uf_order_overlaps(o, flow, wr.remote, wr.bytes))
+    if (uf_unlikely(o->save) && like->type != UF_WR_READ && cookie_room(o, flow, like->type) &&
+        uf_order_overlaps(o, flow, wr.remote, wr.bytes))
         return UF_HOLD_OVERLAP;
     uf_order_hold hold = post(o, flow, &wr, like);
     if (uf_unlikely(hold != UF_HOLD_GO))

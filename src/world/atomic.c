@@ -3,7 +3,8 @@
  * The engine applies them with the same instructions as mapped peers do, so both may work on one word at once. */
 #include "base/error.h"
 #include "world/foreign.h"
-#include "world/world.h"
+#include "world/gpu.h"
+#include "world/reach.h"
 
 #define APPLY(type)                                                                                                              \
     static type apply_##type(type *word, uint8_t op, type operand, type compare)                                                 \
@@ -96,18 +97,11 @@ static int submit(uf_ctx *ctx, uf_order_op *op, uint64_t *old, int pe, unsigned 
 }
 
 /* On a mapped peer's word; one in a window over another process's own buffer is updated by its owner. */
-static int apply_near(uf_world *w, uf_atomic_op op, int width, const void *dst, uint64_t operand, uint64_t compare, int pe,
-                      uint64_t *before)
+static int apply_near(uf_world *w, const uf_order_op *o, const uf_reach *at, int pe, uint64_t *before)
 {
-    const uf_region *r = uf_memory_find(w, dst, (size_t)width);
-    if (!r)
-        return refuse_word(w, dst, width);
-    void *word = uf_ptr(w, dst, pe);
-    if (!word) {
-        uint64_t foreign = r->addresses[pe] + (uint64_t)((const unsigned char *)dst - r->base);
-        return uf_foreign_atomic(w, pe, foreign, (uint8_t)op, (uint8_t)width, operand, compare, before);
-    }
-    *before = uf_atomic_apply(word, (uint8_t)op, (uint8_t)width, operand, compare);
+    if (!at->mapped)
+        return uf_foreign_atomic(w, pe, at->foreign, o->op, o->width, o->operand, o->compare, before);
+    *before = uf_atomic_apply(at->mapped, o->op, o->width, o->operand, o->compare);
     return UF_OK;
 }
 
@@ -118,21 +112,19 @@ static int start(uf_ctx *ctx, uf_atomic_op op, int width, void *dst, uint64_t op
     if (rc)
         return rc;
     uf_world *w = ctx->world;
+    uf_reach at = {0};
+    if (!uf_reach_find(w, dst, (size_t)width, pe, &at))
+        return refuse_word(w, dst, width);
+    if (at.gpu)
+        return uf_gpu_refuse(w, "uf_atomic", "dst", dst);
+    uf_order_op o = {.kind = UF_ORDER_ATOMIC, .op = (uint8_t)op, .width = (uint8_t)width, .operand = operand, .compare = compare};
     if (w->peers[pe].mapped) {
         uint64_t before;
-        rc = apply_near(w, op, width, dst, operand, compare, pe, &before);
+        rc = apply_near(w, &o, &at, pe, &before);
         if (!rc && op >= UF_ATOMIC_FETCH)
             *old = before;
     } else {
-        uf_region *r = uf_memory_find(w, dst, (size_t)width);
-        if (!r)
-            return refuse_word(w, dst, width);
-        uf_order_op o = {.kind = UF_ORDER_ATOMIC,
-                         .op = (uint8_t)op,
-                         .width = (uint8_t)width,
-                         .signal_address = uf_memory_wire(r, dst),
-                         .operand = operand,
-                         .compare = compare};
+        o.signal_address = uf_memory_wire(at.region, dst);
         rc = submit(ctx, &o, old, pe, flags, request);
     }
     if (!rc)

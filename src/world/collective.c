@@ -6,6 +6,7 @@
  * result is the same bits on all PEs, at every run, whatever the network did. */
 #include "base/error.h"
 #include "world/combine.h"
+#include "world/gpu.h"
 #include "world/team.h"
 
 static int check(uf_team *t, const char *call, const void *dst, const void *src, size_t dst_bytes, size_t src_bytes)
@@ -20,6 +21,8 @@ static int check(uf_team *t, const char *call, const void *dst, const void *src,
         return uf_fail(UF_ERANGE,
                        "%s on PE %d: argument dst: %p with %zu bytes is not symmetric memory of this world, or runs over its end",
                        call, w->pe, dst, dst_bytes);
+    if ((dst_bytes && uf_gpu_is(w, dst)) || (src_bytes && uf_gpu_is(w, src)))
+        return uf_gpu_refuse(w, call, uf_gpu_is(w, dst) ? "dst" : "src", uf_gpu_is(w, dst) ? dst : src);
     return UF_OK;
 }
 

@@ -99,6 +99,11 @@ int uf_ctx_destroy(uf_ctx *ctx)
     if (!ctx)
         return UF_OK;
     uf_world *w = ctx->world;
+    pthread_mutex_lock(&w->contexts_lock);
+    uint32_t queues = ctx->n_queues;
+    pthread_mutex_unlock(&w->contexts_lock);
+    if (queues)
+        return uf_fail(UF_EINVAL, "uf_ctx_destroy: argument ctx has %u command queues: end them first", queues);
     if (ctx == w->default_ctx)
         return uf_fail(UF_EINVAL,
                        "uf_ctx_destroy: argument ctx is the world's default context, which lives as long as the world");
@@ -139,8 +144,13 @@ int uf_ctx_lane(uf_ctx *ctx, int pe, uf_order_lane **lane)
     pthread_mutex_lock(&ctx->opening);
     int rc = UF_OK;
     *lane = atomic_load_explicit(&ctx->lanes[pe], memory_order_relaxed);
-    if (!*lane && !(rc = uf_engine_lane_open(ctx->world->engine, &ctx->order, (uint32_t)pe, lane)))
-        atomic_store_explicit(&ctx->lanes[pe], *lane, memory_order_release);
+    uf_order_lane *open = NULL;
+    if (!*lane && !(rc = uf_engine_lane_open(ctx->world->engine, &ctx->order, (uint32_t)pe, lane)) &&
+        !atomic_compare_exchange_strong(&ctx->lanes[pe], &open, *lane)) {
+        /* A command queue of the context was faster (queue.c, find_lane). */
+        rc = uf_engine_lane_close(ctx->world->engine, *lane);
+        *lane = open;
+    }
     pthread_mutex_unlock(&ctx->opening);
     return rc;
 }

@@ -49,7 +49,7 @@ static int in_a_window(void *arg, uint32_t pe, uint64_t address, size_t bytes, u
     (void)pe;
     (void)ask;
     const uf_region *r = uf_memory_find(w, (const void *)(uintptr_t)address, bytes);
-    return r && r->heap_offset == SIZE_MAX ? UF_OK : UF_ERANGE;
+    return r && r->heap_offset == SIZE_MAX && r->memory == UF_MEMORY_HOST ? UF_OK : UF_ERANGE;
 }
 
 static void apply(void *arg, uint64_t address, uf_local_atomic *a)

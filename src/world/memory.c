@@ -7,6 +7,7 @@
  * Nothing here is on the path of a put but uf_memory_find. */
 #include "base/error.h"
 #include "base/log.h"
+#include "world/gpu.h"
 #include "world/heap.h"
 #include "world/registration.h"
 #include "world/team.h"
@@ -28,7 +29,7 @@ uf_region *uf_memory_find(uf_world *w, const void *ptr, size_t bytes)
 {
     uint32_t n = atomic_load_explicit(&w->n_regions, memory_order_acquire);
     for (uint32_t i = 0; i < n; i++) {
-        /* Pairs with the release store in publish: the region's fields are complete when it is seen. */
+        /* Pairs with the release store in uf_memory_publish: the region's fields are complete when it is seen. */
         uf_region *r = atomic_load_explicit(&w->regions[i], memory_order_acquire);
         if (!r)
             continue;
@@ -45,10 +46,12 @@ void *uf_memory_resolve(uf_world *w, uint64_t wire, size_t bytes)
     if (index >= UF_MAX_REGIONS)
         return NULL;
     uf_region *r = atomic_load_explicit(&w->regions[index], memory_order_acquire);
-    return r && offset <= r->bytes && bytes <= r->bytes - offset ? r->base + offset : NULL;
+    /* No engine can update a word in GPU memory. */
+    bool inside = r && r->memory == UF_MEMORY_HOST && offset <= r->bytes && bytes <= r->bytes - offset;
+    return inside ? r->base + offset : NULL;
 }
 
-static int free_index(uf_world *w, uint32_t *index)
+int uf_memory_index(uf_world *w, uint32_t *index)
 {
     for (uint32_t i = 0; i < UF_MAX_REGIONS; i++)
         if (!atomic_load_explicit(&w->regions[i], memory_order_relaxed)) {
@@ -60,7 +63,7 @@ static int free_index(uf_world *w, uint32_t *index)
                    w->pe, UF_MAX_REGIONS);
 }
 
-static void publish(uf_world *w, uf_region *r)
+void uf_memory_publish(uf_world *w, uf_region *r)
 {
     atomic_store_explicit(&w->regions[r->index], r, memory_order_release);
     if (r->index >= atomic_load(&w->n_regions))
@@ -75,7 +78,7 @@ typedef struct wish {
     uint64_t a, b;
     int32_t rc;
     int32_t fd;
-    char why[200];
+    char why[400];
 } wish;
 
 /* Compares `mine` on all PEs; all[] gets everybody's. UF_EMISMATCH with both, or the first failure among them. */
@@ -91,7 +94,7 @@ static int agree(uf_world *w, wish *mine, wish *all)
                 pe, o->what, (unsigned long long)o->a, (unsigned long long)o->b, w->pe, mine->what, (unsigned long long)mine->a,
                 (unsigned long long)mine->b);
         else if (o->rc)
-            rc = uf_fail(o->rc, "%.199s", o->why);
+            rc = uf_fail(o->rc, "%.399s", o->why);
     }
     return rc;
 }
@@ -103,6 +106,16 @@ static int agree_on(uf_world *w, const char *what, uint64_t a, uint64_t b, int r
     if (rc)
         snprintf(mine.why, sizeof mine.why, "%s", uf_error_message());
     return agree(w, &mine, all);
+}
+
+int uf_memory_agree(uf_world *w, const char *what, uint64_t a, uint64_t b, int rc)
+{
+    wish *all = malloc(sizeof *all * (size_t)w->n_pes);
+    if (!all)
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for the records of %d PEs", w->pe, w->n_pes);
+    rc = agree_on(w, what, a, b, rc, -1, all);
+    free(all);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- registration with the network */
@@ -175,7 +188,7 @@ static int grow_heap(uf_world *w, size_t bytes, wish *all)
     if (!r)
         return uf_fail(UF_ENOMEM, "PE %d: no memory for a heap segment's record", w->pe);
     int fd = -1, mapped = 0;
-    int rc = free_index(w, &r->index);
+    int rc = uf_memory_index(w, &r->index);
     size_t offset = w->range.used;
     if (!rc)
         rc = uf_local_segment_create(&w->range, bytes, &fd);
@@ -201,8 +214,9 @@ static int grow_heap(uf_world *w, size_t bytes, wish *all)
         free(r);
         return rc;
     }
-    publish(w, r);
+    uf_memory_publish(w, r);
     atomic_store_explicit(&w->heap_used, w->range.used, memory_order_release);
+    uf_gpu_host_grew(w);
     rc = uf_heap_grow(w->heap, bytes); /* cannot fail: uf_memory_alloc has compared with max */
     /* Nobody signals a word of the segment before its owner has published it: its engine would find no word there. */
     return rc || !w->fabric ? rc : uf_bootstrap_barrier(w->bootstrap, w->timeout_ns);
@@ -284,7 +298,7 @@ int uf_free(uf_world *w, void *ptr)
     if (!ptr)
         return UF_OK;
     pthread_mutex_lock(&w->setup);
-    int rc = free_block(w, "uf_free", ptr);
+    int rc = uf_gpu_in_heap(w, ptr) ? uf_gpu_free_block(w, ptr) : free_block(w, "uf_free", ptr);
     pthread_mutex_unlock(&w->setup);
     return rc;
 }
@@ -357,6 +371,16 @@ int uf_signal_free(uf_world *w, uint64_t *signals)
 
 /* ---------------------------------------------------------------- windows */
 
+/* Tells where each PE's buffer is, and shows it to the network. */
+static int share_window(uf_world *w, uf_region *r, wish *all)
+{
+    if (r->memory == UF_MEMORY_CUDA)
+        return uf_gpu_window_open(w, r);
+    uint64_t mine = (uint64_t)(uintptr_t)r->base;
+    int rc = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, r->addresses, w->timeout_ns);
+    return rc ? rc : join_network(w, r, UF_OK, all);
+}
+
 /* A pointer must name one place on every PE, so no two pieces of symmetric memory may share bytes. */
 static int refuse_overlap(const uf_world *w, const uf_region *r)
 {
@@ -378,20 +402,17 @@ static int refuse_overlap(const uf_world *w, const uf_region *r)
 static int open_window(uf_world *w, uf_window *win, wish *all)
 {
     uf_region *r = &win->region;
-    int rc = free_index(w, &r->index);
+    int rc = uf_memory_index(w, &r->index);
     if (!rc)
         rc = refuse_overlap(w, r);
     r->addresses = calloc((size_t)w->n_pes, sizeof *r->addresses);
     if (!rc && !r->addresses)
         rc = uf_fail(UF_ENOMEM, "PE %d: no memory for the addresses of %d PEs", w->pe, w->n_pes);
-    rc = agree_on(w, "uf_register", r->bytes, r->index, rc, -1, all);
-    uint64_t mine = (uint64_t)(uintptr_t)r->base;
+    rc = agree_on(w, r->memory == UF_MEMORY_CUDA ? "uf_register CUDA" : "uf_register", r->bytes, r->index, rc, -1, all);
     if (!rc)
-        rc = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, r->addresses, w->timeout_ns);
+        rc = share_window(w, r, all);
     if (!rc)
-        rc = join_network(w, r, UF_OK, all);
-    if (!rc)
-        publish(w, r);
+        uf_memory_publish(w, r);
     /* Nobody puts into a window that its owner has not published yet: its signals would find no word. */
     return rc ? rc : uf_bootstrap_barrier(w->bootstrap, w->timeout_ns);
 }
@@ -406,6 +427,9 @@ int uf_register(uf_world *w, void *ptr, size_t bytes, uf_window **window)
                                  : "bytes is 0");
     if (bytes >> UF_REGION_SHIFT)
         return uf_fail(UF_EINVAL, "uf_register: argument bytes is %zu, more than 2^%d", bytes, UF_REGION_SHIFT);
+    int memory = uf_gpu_is_buffer(w, ptr) ? UF_MEMORY_CUDA : UF_MEMORY_HOST, captured = uf_gpu_refuse_capture(w, "uf_register");
+    if (captured)
+        return captured;
     uf_window *win = calloc(1, sizeof *win);
     wish *all = malloc(sizeof *all * (size_t)w->n_pes);
     if (!win || !all) {
@@ -413,12 +437,13 @@ int uf_register(uf_world *w, void *ptr, size_t bytes, uf_window **window)
         free(all);
         return uf_fail(UF_ENOMEM, "PE %d: no memory for a window's record", w->pe);
     }
-    *win = (uf_window){.world = w, .region = {.base = ptr, .bytes = bytes, .heap_offset = SIZE_MAX}};
+    *win = (uf_window){.world = w, .region = {.base = ptr, .bytes = bytes, .heap_offset = SIZE_MAX, .memory = memory}};
     pthread_mutex_lock(&w->setup);
     int rc = open_window(w, win, all);
     if (rc) {
         if (atomic_load(&w->regions[win->region.index]) == &win->region)
             atomic_store(&w->regions[win->region.index], NULL);
+        uf_gpu_window_close(w, &win->region);
         leave_network(w, &win->region);
         win->next = w->ended_windows;
         w->ended_windows = win;
@@ -442,6 +467,12 @@ int uf_unregister(uf_window *window)
     /* All have completed what they sent into it before any owner takes it away. */
     int rc = agree_on(w, "uf_unregister", window->region.index, window->region.bytes, UF_OK, -1, all);
     atomic_store_explicit(&w->regions[window->region.index], NULL, memory_order_release);
+    if (window->region.memory == UF_MEMORY_CUDA) {
+        uf_gpu_window_close(w, &window->region);
+        /* An owner may free its buffer when this returns, which is not allowed while others have it open. */
+        int closed = agree_on(w, "uf_unregister closed", window->region.index, window->region.bytes, UF_OK, -1, all);
+        rc = rc ? rc : closed;
+    }
     leave_network(w, &window->region);
     window->next = w->ended_windows;
     w->ended_windows = window;
@@ -461,13 +492,16 @@ void *uf_ptr(uf_world *w, const void *sym, int pe)
         return NULL;
     if (pe == w->pe)
         return uf_memory_find(w, sym, 1) ? (void *)(uintptr_t)sym : NULL;
+    void *on_gpu = NULL;
     const uf_peer *p = &w->peers[pe];
     if (!p->mapped)
         return NULL;
     if (uf_memory_in_heap(w, sym, 1))
         return p->range.base + ((const unsigned char *)sym - w->range.base);
-    uf_region *r = p->same_process ? uf_memory_find(w, sym, 1) : NULL;
-    return r ? (void *)(uintptr_t)(r->addresses[pe] + (uint64_t)((const unsigned char *)sym - r->base)) : NULL;
+    uf_region *r = uf_memory_find(w, sym, 1);
+    if (r && r->memory == UF_MEMORY_CUDA)
+        return r->addresses[pe] && !uf_gpu_reach(w, "uf_ptr", "sym", r, sym, pe, &on_gpu) ? on_gpu : NULL;
+    return r && p->same_process ? (void *)(uintptr_t)(r->addresses[pe] + (uint64_t)((const unsigned char *)sym - r->base)) : NULL;
 }
 
 /* ---------------------------------------------------------------- local buffers of operations */
@@ -576,6 +610,7 @@ void uf_memory_destroy(uf_world *w)
     if (w->engine)
         uf_engine_stop(w->engine);
     w->inbox = NULL; /* the bootstrap's end still waits, and serves while it does */
+    uf_gpu_destroy(w);
     if (w->registry)
         uf_registry_destroy(w->registry);
     for (uint32_t i = 0; i < UF_MAX_REGIONS; i++) {

@@ -5,14 +5,8 @@
  * clock. Windows over a user's buffer in another process of this host: foreign.c. */
 #include "base/error.h"
 #include "world/foreign.h"
-#include "world/world.h"
-
-/* Where a symmetric range of a peer is. */
-typedef struct reach {
-    void *mapped;      /* not NULL: at this address in our own process */
-    uf_region *region; /* else: in this region; */
-    uint64_t foreign;  /* and, for a mapped peer, at this address of its process */
-} reach;
+#include "world/gpu.h"
+#include "world/reach.h"
 
 static int refuse_range(const uf_world *w, const char *call, const char *argument, const void *ptr, size_t bytes)
 {
@@ -22,27 +16,15 @@ static int refuse_range(const uf_world *w, const char *call, const char *argumen
                    call, w->pe, argument, ptr, bytes);
 }
 
-static inline int find(uf_world *w, const char *call, const char *argument, const void *sym, size_t bytes, int pe, reach *at)
+static inline int find(uf_world *w, const char *call, const char *argument, const void *sym, size_t bytes, int pe, uf_reach *at)
 {
-    const uf_peer *p = &w->peers[pe];
-    if (p->mapped && uf_memory_in_heap(w, sym, bytes)) {
-        at->mapped = p->range.base + ((const unsigned char *)sym - w->range.base);
-        return UF_OK;
-    }
-    at->region = uf_memory_find(w, sym, bytes);
-    if (!at->region)
+    if (!uf_reach_find(w, sym, bytes, pe, at))
         return refuse_range(w, call, argument, sym, bytes);
-    at->mapped = NULL;
-    if (p->mapped) {
-        at->foreign = at->region->addresses[pe] + (uint64_t)((const unsigned char *)sym - at->region->base);
-        if (p->same_process)
-            at->mapped = (void *)(uintptr_t)at->foreign;
-    }
-    return UF_OK;
+    return at->gpu ? uf_gpu_reach(w, call, argument, at->region, sym, pe, &at->mapped) : UF_OK;
 }
 
 /* A signal word: like find, and aligned. */
-static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, reach *at)
+static inline int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, uf_reach *at)
 {
     if ((uintptr_t)sig & 7)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument sig: %p is not aligned to 8 bytes", call, w->pe, (const void *)sig);
@@ -88,7 +70,7 @@ static inline void copy(uf_world *w, int pe, void *to, const void *from, size_t 
         memcpy(to, from, bytes);
 }
 
-static int put_mapped(uf_ctx *ctx, const reach *to, const void *src, size_t bytes, int pe)
+static int put_mapped(uf_ctx *ctx, const uf_reach *to, const void *src, size_t bytes, int pe)
 {
     uf_world *w = ctx->world;
     if (to->mapped) {
@@ -114,7 +96,7 @@ static inline void signal_word(uint64_t *word, int op, uint64_t value)
         __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-static inline int signal_mapped(uf_world *w, int pe, const reach *word, int op, uint64_t value)
+static inline int signal_mapped(uf_world *w, int pe, const uf_reach *word, int op, uint64_t value)
 {
     if (!word->mapped)
         return signal_foreign(w, pe, word->foreign, op, value);
@@ -122,30 +104,36 @@ static inline int signal_mapped(uf_world *w, int pe, const reach *word, int op, 
     return UF_OK;
 }
 
+/* A row in which some of dst, src and signal word is GPU memory: the driver copies, and the signal comes after it. */
+static int put_gpu(uf_ctx *ctx, const char *call, const uf_reach *to, const uf_reach *word, const uf_put_row *r)
+{
+    uf_world *w = ctx->world;
+    if (r->bytes && !to->mapped)
+        return uf_gpu_refuse(w, call, "src", r->src);
+    int rc = uf_gpu_put(w, call, to->mapped, r->src, r->bytes, word->gpu ? word->mapped : NULL, word->gpu, r->op, r->value);
+    return rc || !r->sig || word->gpu ? rc : signal_mapped(w, r->pe, word, r->op, r->value);
+}
+
 /* ---------------------------------------------------------------- network peers */
 
-static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const reach *word, int signal_op, uint64_t value,
+static void fill_signal(uf_world *w, uf_order_op *op, uint64_t *sig, const uf_reach *word, int signal_op, uint64_t value,
                         unsigned flags)
 {
     op->op = signal_op == UF_SIGNAL_ADD ? UF_ATOMIC_ADD : UF_ATOMIC_SET;
     op->width = 8;
     op->operand = value;
     op->flags = (uint8_t)(flags & (UF_STRONG | UF_SETTLED));
-    size_t index = (size_t)(sig - w->signals);
-    op->indexed = sig >= w->signals && index < w->n_signals;
-    op->signal_address = op->indexed ? index : uf_memory_wire(word->region, sig);
+    uf_reach_signal(w, word, sig, op);
 }
 
-static int fill_data(uf_world *w, uf_order_op *op, const reach *at, const void *sym, const void *local, size_t bytes, int pe,
+static int fill_data(uf_world *w, uf_order_op *op, const uf_reach *at, const void *sym, const void *local, size_t bytes, int pe,
                      void **registration)
 {
     *registration = NULL;
     op->bytes = bytes;
     if (bytes == 0)
         return UF_OK;
-    const uf_fabric_key *key = &at->region->keys[pe];
-    op->remote = key->base + (uint64_t)((const unsigned char *)sym - at->region->base);
-    op->remote_key = key->key;
+    uf_reach_remote(at, sym, pe, op);
     op->local = (uint64_t)(uintptr_t)local;
     return w->fabric->caps.needs_desc ? uf_memory_source(w, local, bytes, &op->local_desc, registration) : UF_OK;
 }
@@ -192,11 +180,16 @@ static inline int start(uf_ctx *ctx, const char *call, const uf_put_row *r, uf_o
         return refuse_flags(w, call, r->flags, r->op);
     if (r->bytes && !r->src)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
-    reach to = {0}, word = {0};
+    uf_reach to = {0}, word = {0};
     if (r->sig && (rc = find_word(w, call, r->sig, r->pe, &word)))
         return rc;
     if (r->bytes && (rc = find(w, call, "dst", r->dst, r->bytes, r->pe, &to)))
         return rc;
+    bool gpu = to.gpu || word.gpu || (r->bytes && uf_gpu_is(w, r->src));
+    if (gpu && w->peers[r->pe].mapped)
+        return put_gpu(ctx, call, &to, &word, r);
+    if (gpu)
+        return uf_gpu_refuse_network(w, call, "src", r->pe);
     if (w->peers[r->pe].mapped) {
         if (r->bytes && (rc = put_mapped(ctx, &to, r->src, r->bytes, r->pe)))
             return rc;
@@ -250,7 +243,7 @@ static inline bool put_row_mapped(uf_ctx *ctx, const uf_put_row *r)
     unsigned char *base = p->range.base;
     bool plain = p->mapped && atomic_load_explicit(&w->status, memory_order_relaxed) == 0 && r->src && r->bytes && to < used &&
                  r->bytes <= used - to && word < used && (word & 7) == 0 && r->op <= UF_SIGNAL_ADD &&
-                 !(r->flags & ~(unsigned)KNOWN_FLAGS);
+                 !(r->flags & ~(unsigned)KNOWN_FLAGS) && !uf_gpu_is(w, r->src);
     if (__builtin_expect(!plain, 0))
         return false;
     copy(w, r->pe, base + to, r->src, r->bytes);
@@ -422,10 +415,14 @@ static int get(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t
     uf_world *w = ctx->world;
     if (!dst)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument dst is NULL", call, w->pe);
-    reach from = {0};
+    uf_reach from = {0};
     if ((rc = find(w, call, "src", src, bytes, pe, &from)))
         return rc;
-    if (w->peers[pe].mapped) {
+    if (from.gpu || uf_gpu_is(w, dst)) {
+        if (!from.mapped)
+            return w->peers[pe].mapped ? uf_gpu_refuse(w, call, "dst", dst) : uf_gpu_refuse_network(w, call, "dst", pe);
+        rc = uf_gpu_get(w, dst, from.mapped, bytes);
+    } else if (w->peers[pe].mapped) {
         if (from.mapped)
             copy(w, pe, dst, from.mapped, bytes);
         else

@@ -4,6 +4,7 @@
  * may update one word. The waiter's acquire load pairs with the release of whoever wrote: what the signal covers is readable then.
  * Waits look at the word first, then make progress for the whole PE, and read the clock only now and then. */
 #include "base/error.h"
+#include "world/gpu.h"
 #include "world/world.h"
 #include <stdio.h>
 
@@ -107,10 +108,34 @@ static inline bool look(const uint64_t *sig, int cmp, uint64_t value, uint32_t l
     return false;
 }
 
+/* A word in GPU memory, which the driver reads for us. */
+static int wait_gpu_word(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, uint64_t timeout_ns)
+{
+    uint64_t deadline = uf_world_deadline(w, timeout_ns), seen = 0;
+    for (uint32_t round = 0;; round++) {
+        int rc = uf_gpu_get(w, &seen, sig, sizeof seen);
+        if (rc || holds(seen, cmp, value))
+            return rc;
+        /* Each look takes microseconds, so the clock is read every time. */
+        rc = uf_world_wait_step(w, round | 63, deadline);
+        if (!rc && timeout_ns == 0)
+            rc = UF_ETIMEDOUT;
+        if (rc == UF_ETIMEDOUT)
+            return uf_fail(
+                rc, "PE %d: a wait for a signal in GPU memory ran out after %llu ms: the word at %p is %llu, awaited was %s %llu",
+                w->pe, (unsigned long long)(timeout_ns / 1000000), (const void *)sig, (unsigned long long)seen, cmp_text(cmp),
+                (unsigned long long)value);
+        if (rc)
+            return rc;
+    }
+}
+
 enum { FIRST_ROUNDS = 32 }; /* before wait_step's first look at the deadline */
 
 static int wait_word(uf_world *w, const uint64_t *sig, int cmp, uint64_t value, int pe, uint64_t timeout_ns)
 {
+    if (uf_gpu_is(w, sig))
+        return wait_gpu_word(w, sig, cmp, value, timeout_ns);
     if (look(sig, cmp, value, w->first_looks))
         return UF_OK;
     uint64_t deadline = UINT64_MAX;
@@ -147,7 +172,7 @@ int uf_progress(uf_world *w)
 {
     if (!w)
         return uf_fail(UF_EINVAL, "uf_progress: argument world is NULL");
-    if (w->fabric)
+    if (uf_world_steps(w))
         uf_engine_poll(w->engine);
     return uf_world_check(w);
 }
@@ -155,6 +180,13 @@ int uf_progress(uf_world *w)
 int uf_test(uf_world *w, const uint64_t *sig, int cmp, uint64_t value)
 {
     int rc = check(w, "uf_test", sig, cmp);
+    uint64_t seen = 0;
+    if (!rc && uf_gpu_is(w, sig)) {
+        if ((rc = uf_progress(w)) || (rc = uf_gpu_get(w, &seen, sig, sizeof seen)) || holds(seen, cmp, value))
+            return rc;
+        return uf_fail(UF_EAGAIN, "PE %d: the signal word in GPU memory at %p is %llu, which does not compare %s %llu yet", w->pe,
+                       (const void *)sig, (unsigned long long)seen, cmp_text(cmp), (unsigned long long)value);
+    }
     if (rc || look(sig, cmp, value, 1))
         return rc;
     rc = uf_progress(w);
@@ -172,6 +204,8 @@ static int check_list(uf_world *w, const char *call, const uf_wait_list *l)
         return uf_fail(UF_EINVAL, "%s: argument %s is NULL", call, !w ? "world" : !l ? "list" : "list.sigs");
     for (size_t i = 0; i < l->n; i++) {
         int rc = l->skip && l->skip[i] ? UF_OK : check(w, call, l->sigs[i], l->cmp);
+        if (!rc && !(l->skip && l->skip[i]) && uf_gpu_is(w, l->sigs[i]))
+            rc = uf_gpu_refuse(w, call, "list", l->sigs[i]);
         if (rc)
             return rc;
     }

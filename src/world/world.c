@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "world/foreign.h"
+#include "world/gpu.h"
 #include "world/paths.h"
 #include <sched.h>
 #include <stdio.h>
@@ -25,6 +26,9 @@ void uf_world_fail(uf_world *w, int code, const char *why)
     snprintf(w->why, sizeof w->why, "%s", why);
     /* Pairs with the acquire load in uf_world_check: whoever sees the status sees the sentence. */
     atomic_store_explicit(&w->status, code, memory_order_release);
+    int32_t *kernels = atomic_load_explicit(&w->gpu_status, memory_order_acquire);
+    if (kernels)
+        __atomic_store_n(kernels, code, __ATOMIC_RELEASE);
     uf_log(UF_LOG_ERROR, w->pe, "%s", why);
 }
 
@@ -53,14 +57,10 @@ static void watch(uf_world *w)
         uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
 }
 
-/* News of aborts and deaths. By the progress thread, or by waiting callers where there is none. */
-static void tick(void *arg, uint64_t now)
+/* News of aborts and deaths. */
+static void hear(uf_world *w)
 {
-    (void)now;
-    uf_world *w = arg;
     int pe = -1;
-    uf_memory_tick(w);
-    uf_foreign_tick(w);
     if (atomic_load(&w->closing))
         return;
     /* Also after a failure that the network told: PE 0 passes the news of deaths on to those who would not hear of them otherwise. */
@@ -75,6 +75,17 @@ static void tick(void *arg, uint64_t now)
     uf_world_fail(w, rc, why);
     if (rc == UF_EPEER && pe >= 0 && pe < w->n_pes && w->engine)
         uf_engine_fail_peer(w->engine, (uint32_t)pe, rc);
+}
+
+/* By the progress thread, or by waiting callers where there is none. What has just been heard lets streams go in the same tick. */
+static void tick(void *arg, uint64_t now)
+{
+    (void)now;
+    uf_world *w = arg;
+    uf_memory_tick(w);
+    uf_foreign_tick(w);
+    hear(w);
+    uf_gpu_tick(w);
 }
 
 /* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. */
@@ -92,7 +103,7 @@ static void engine_failed(void *arg, uint32_t peer, int status)
 int uf_world_wait_step(uf_world *w, uint32_t round, uint64_t deadline)
 {
     uf_foreign_serve(w);
-    if (!w->fabric || uf_engine_poll(w->engine) <= 0)
+    if (!uf_world_steps(w) || uf_engine_poll(w->engine) <= 0)
         w->driver->relax(w->driver->arg, round);
     /* Also while something comes with every poll: it need not be what this wait is for. */
     if (round % 64 != 63)
@@ -116,7 +127,7 @@ static void relax_with_progress(void *arg, uint32_t round)
 {
     uf_world *w = arg;
     uf_foreign_serve(w);
-    if (w->engine && w->fabric && uf_engine_poll(w->engine) > 0)
+    if (w->engine && uf_world_steps(w) && uf_engine_poll(w->engine) > 0)
         return;
     w->driver->relax(w->driver->arg, round);
 }
@@ -193,10 +204,15 @@ static void free_world(uf_world *w)
 {
     uf_teams_destroy(w);
     /* The engine's thread stops before anything that it uses goes. */
+    if (w->engine) {
+        uf_engine_stop(w->engine);
+        uf_queues_stop(w);
+    }
     uf_memory_destroy(w);
     free_contexts(w->contexts);
     free_contexts(w->abandoned);
     uf_engine_destroy(w->engine);
+    uf_queues_free(w);
     if (w->fabric)
         w->fabric->ops->close(w->fabric);
     /* The bootstrap still waits for acknowledgements, and its waits make progress where there is an engine (relax_with_progress). */
@@ -416,6 +432,7 @@ int uf_world_counters(uf_world *w, uf_counters *counters)
     uf_counters c = w->retired;
     for (uf_ctx *ctx = w->contexts; ctx; ctx = ctx->next)
         add_context(&c, ctx);
+    uf_queues_count(w, &c);
     uf_memory_counters(w, &c.registrations, &c.registration_hits);
     pthread_mutex_unlock(&w->contexts_lock);
     c.size = sizeof c;

@@ -36,7 +36,10 @@ typedef struct uf_region {
     uf_engine_mr *mr;         /* NULL without a network */
     uf_fabric_key *keys;      /* [n_pes] as operations carry them; NULL without a network */
     uf_fabric_key *rail_keys; /* [n_pes * n_rails] that they name, with several rails */
-    uint64_t *addresses;      /* [n_pes] of a window: where it lies in its owner's process; NULL for heap segments */
+    uint64_t *addresses;      /* [n_pes] of a window: where it lies in its owner's process; NULL for segments of the host heap. Of
+                               * GPU memory, window or not: where this process's GPU has it, 0 where it has not (gpu.h) */
+    int memory;               /* UF_MEMORY_HOST or UF_MEMORY_CUDA */
+    struct uf_gpu_window *gpu; /* of a window over GPU memory */
 } uf_region;
 
 struct uf_window {
@@ -68,7 +71,8 @@ typedef struct uf_request {
 struct uf_ctx {
     uf_world *world;
     uf_order_ctx order;
-    uf_ctx *next; /* in world->contexts */
+    uf_ctx *next;      /* in world->contexts */
+    uint32_t n_queues; /* device command queues; under contexts_lock */
     uf_tally tally;
     pthread_mutex_t opening;          /* of lanes */
     _Atomic(uf_order_lane *) lanes[]; /* [n_pes], NULL until the first network operation to that peer */
@@ -101,7 +105,9 @@ struct uf_world {
     size_t n_signals;
     uf_registry *registry; /* outside buffers; NULL where the fabric needs no registration of them */
 
-    struct uf_local_inbox *inbox; /* where near processes ask us for copies; NULL: nobody needs to */
+    _Atomic(struct uf_gpu *) gpu;  /* NULL until GPU memory is asked for: gpu.h */
+    _Atomic(int32_t *) gpu_status; /* where kernels look for `status` */
+    struct uf_local_inbox *inbox;  /* where near processes ask us for copies; NULL: nobody needs to */
     _Atomic uint32_t inbox_ticks;
     struct uf_window *ended_windows; /* whoever scans the regions may still look at them: freed with the world */
 
@@ -109,8 +115,10 @@ struct uf_world {
     uf_ctx *contexts;
     uint32_t contexts_made;
     uf_ctx *default_ctx;
-    uf_ctx *abandoned;   /* destroyed while their lanes could not be closed: freed with the world */
-    uf_counters retired; /* of destroyed contexts */
+    uf_ctx *abandoned;                      /* destroyed while their lanes could not be closed: freed with the world */
+    uf_counters retired;                    /* of destroyed contexts */
+    struct uf_queue *queues, *ended_queues; /* device command queues; ended: answers to them may still come */
+    _Atomic uint32_t n_queues;
     uf_teams *teams;
 
     _Atomic int status;          /* the first error that ended the world */
@@ -132,6 +140,11 @@ struct uf_world {
 void uf_world_fail(uf_world *w, int code, const char *why);
 /* UF_OK, or the world's error with its sentence in this thread's message. */
 int uf_world_check(uf_world *w);
+/* Is there anything that a turn of a caller could move? */
+static inline bool uf_world_steps(uf_world *w)
+{
+    return w->fabric || atomic_load_explicit(&w->n_queues, memory_order_relaxed);
+}
 /* `rc` of an operation, or the world's error if it has one: a lane that ended has ended the world, whose first error says why. */
 int uf_world_first_cause(uf_world *w, int rc);
 /* For wait loops: progress, then the driver's relax, and every 64 rounds the clock and the world's soundness. UF_OK to look again,
@@ -171,6 +184,12 @@ static inline bool uf_memory_in_heap(const uf_world *w, const void *ptr, size_t 
 }
 /* uf_malloc without taking `setup`; for the world's own tables. `what` names the caller in errors. Collective. */
 int uf_memory_alloc(uf_world *w, const char *what, size_t bytes, size_t align, void **ptr);
+/* Steps of collective memory calls: compares what all PEs do (`what` of at most 23 characters, a, b) and returns the first failure of any (rc, with this
+ * thread's sentence). */
+int uf_memory_agree(uf_world *w, const char *what, uint64_t a, uint64_t b, int rc);
+/* A free index for a region, and making it known to uf_memory_find. */
+int uf_memory_index(uf_world *w, uint32_t *index);
+void uf_memory_publish(uf_world *w, uf_region *r);
 /* A local buffer as the fabric wants to see it: its descriptor, and what must be given back when the operation is done (NULL if
  * nothing). Memory inside a region needs nothing; other memory is registered through the cache. */
 int uf_memory_source(uf_world *w, const void *ptr, size_t bytes, uint64_t *desc, void **registration);
@@ -203,6 +222,16 @@ void uf_requests_free(uf_world *w);
 int uf_request_wait(uf_world *w, uf_request *r, const char *call, int pe, uint64_t *value);
 /* Edge of the engine. */
 void uf_request_done(void *world, uint64_t user, int status, uint64_t value);
+
+/* ---------------------------------------------------------------- device command queues (queue.c, queue.h) */
+
+struct uf_command_counters;
+/* Ends those that are left, before the engine goes, and frees what is left of them, after it. */
+void uf_queues_stop(uf_world *w);
+void uf_queues_free(uf_world *w);
+/* Adds what they have done to the world's counters. */
+void uf_queues_count(uf_world *w, uf_counters *sum);
+void uf_queue_add_counters(uf_counters *sum, const struct uf_command_counters *counters);
 
 /* ---------------------------------------------------------------- teams (team.c) */
 

@@ -38,13 +38,39 @@ static const char *const kernel =
     "    *result = rc + (ufd_ptr(w, dst, pe) != 0);\n"
     "}\n";
 
-static void compile(const char *arch, const char *define)
+/* Both headers at once, as a kernel that reaches near and far peers includes them. */
+static const char *const queue_kernel =
+    "#include \"unfence/device.cuh\"\n"
+    "#include \"unfence/device_queue.cuh\"\n"
+    "extern \"C\" __global__ void user(ufd_queue q, void *dst, const void *src, unsigned long bytes, uint64_t *sig, int "
+    "*result)\n"
+    "{\n"
+    "    uint64_t old = 0, position;\n"
+    "    int rc = ufd_queue_check(&q) ? 0 : -1, pe = 1;\n"
+    "    rc |= ufd_queue_put(&q, dst, src, bytes, pe) | ufd_queue_put_ready_warp(&q, dst, src, bytes, pe) | "
+    "ufd_queue_put_flush_block(&q, dst, src, "
+    "bytes, pe);\n"
+    "    rc |= ufd_queue_get_block(&q, dst, src, bytes, pe) | ufd_queue_get_quiet(&q, dst, src, bytes, pe);\n"
+    "    rc |= ufd_queue_put_signal_warp(&q, dst, src, bytes, sig, UF_SIGNAL_ADD, 1, pe, UF_STRONG);\n"
+    "    rc |= ufd_queue_put_signal_ready(&q, dst, src, bytes, sig, UF_SIGNAL_SET, 1, pe, UF_WEAK);\n"
+    "    rc |= ufd_queue_put_signal_flush_warp(&q, dst, src, bytes, sig, UF_SIGNAL_SET, 1, pe, UF_WEAK);\n"
+    "    rc |= ufd_queue_put_signal_quiet(&q, dst, src, bytes, sig, UF_SIGNAL_SET, 1, pe, UF_SETTLED);\n"
+    "    rc |= ufd_queue_signal_block(&q, sig, UF_SIGNAL_SET, 1, pe, UF_WEAK) | ufd_queue_fence(&q) | ufd_queue_flush_warp(&q);\n"
+    "    rc |= ufd_queue_atomic(&q, UF_ATOMIC_ADD, 8, sig, 1, pe) | ufd_queue_fetch_block(&q, UF_ATOMIC_SWAP, 4, sig, 1, 0, "
+    "&old, pe);\n"
+    "    uf_command c = ufd_command_fence();\n"
+    "    rc |= ufd_queue_each_warp(&q, &c, threadIdx.x & 1, 0) | ufd_queue_each_warp_ready(&q, &c, true, 0);\n"
+    "    rc |= ufd_queue_issue(&q, &c, 0, &position) | ufd_queue_issue_ready(&q, &c, 0, &position) | ufd_queue_quiet_block(&q);\n"
+    "    *result = rc + (int)old;\n"
+    "}\n";
+
+static void compile(const char *source, const char *arch, const char *define)
 {
-    const char *options[] = {arch, "-I" INCLUDE_FOLDER, define};
+    const char *options[] = {arch, "-I" INCLUDE_FOLDER, "-I" SOURCE_FOLDER, define};
     nvrtcProgram program;
     size_t size = 0;
-    assert_int_equal(nvrtcCreateProgram(&program, kernel, "user.cu", 0, NULL, NULL), NVRTC_SUCCESS);
-    nvrtcResult result = nvrtcCompileProgram(program, define ? 3 : 2, options);
+    assert_int_equal(nvrtcCreateProgram(&program, source, "user.cu", 0, NULL, NULL), NVRTC_SUCCESS);
+    nvrtcResult result = nvrtcCompileProgram(program, define ? 4 : 3, options);
     assert_int_equal(nvrtcGetProgramLogSize(program, &size), NVRTC_SUCCESS);
     char *log = malloc(size + 1);
     assert_non_null(log);
@@ -61,21 +87,30 @@ static void compile(const char *arch, const char *define)
 static void plain_kernel_compiles_for_each_architecture(void **state)
 {
     (void)state;
-    compile("--gpu-architecture=sm_80", NULL);
-    compile("--gpu-architecture=sm_90", NULL);
-    compile("--gpu-architecture=sm_100", NULL);
+    compile(kernel, "--gpu-architecture=sm_80", NULL);
+    compile(kernel, "--gpu-architecture=sm_90", NULL);
+    compile(kernel, "--gpu-architecture=sm_100", NULL);
+}
+
+static void kernel_of_command_queues_compiles_for_each_architecture(void **state)
+{
+    (void)state;
+    compile(queue_kernel, "--gpu-architecture=sm_80", NULL);
+    compile(queue_kernel, "--gpu-architecture=sm_90", NULL);
+    compile(queue_kernel, "--gpu-architecture=sm_100", "-DUFD_CHECK");
 }
 
 static void checked_kernel_compiles(void **state)
 {
     (void)state;
-    compile("--gpu-architecture=sm_90", "-DUFD_CHECK");
+    compile(kernel, "--gpu-architecture=sm_90", "-DUFD_CHECK");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_kernel_compiles_for_each_architecture),
+        cmocka_unit_test(kernel_of_command_queues_compiles_for_each_architecture),
         cmocka_unit_test(checked_kernel_compiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

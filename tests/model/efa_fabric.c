@@ -34,6 +34,7 @@ typedef struct net_options {
     const char *profile;           /* NULL: p5en */
     const uf_model_params *params; /* instead */
     int n, rails;                  /* 0: 2, 1 */
+    uint32_t wanted;               /* rails; 0: all */
     uint32_t tx_depth, receives, remote_cqes;
     int wqe;    /* 0: 64 */
     bool apart; /* not connected */
@@ -64,6 +65,7 @@ static void open_pe(net *s, int i, const net_options *o)
                                 .pe = i,
                                 .n_pes = s->n,
                                 .provider = "",
+                                .n_rails = o->wanted,
                                 .tx_depth = o->tx_depth ? o->tx_depth : 64,
                                 .receives = o->receives ? o->receives : 64,
                                 .remote_cqes = o->remote_cqes ? o->remote_cqes : 256,
@@ -439,7 +441,7 @@ static void completions_of_a_recycled_queue_are_dropped(void **state)
             assert_int_equal(efa->strays - strays, 10 + rail->n_receives);
             assert_int_equal(count(s, 0, UF_CQE_SENT), 1);
             assert_int_equal(sent(s, 0, 5)->status, UF_OK);
-            assert_false(rail->broken);
+            assert_int_equal(rail->health, UF_EFA_SOUND);
         }
         expect_sound(s);
         net_close(s);
@@ -563,7 +565,7 @@ static void each_status_is_a_sentence(void **state)
                                uf_efa_status_name((unsigned)codes[i][0]), uf_efa_status_remedy((unsigned)codes[i][0]), NULL};
         bool fatal = codes[i][0] == UF_EFA_FLUSHED || codes[i][0] == UF_EFA_QP_ERROR;
         expect_words(s->pes[0].f->ops->error(s->pes[0].f), words);
-        assert_int_equal(rail->broken, fatal);
+        assert_int_equal(rail->health != UF_EFA_SOUND, fatal);
         wr.cookie = 12;
         assert_int_equal(post(s, 0, &wr), fatal ? UF_EFABRIC : UF_OK);
         net_close(s);
@@ -688,6 +690,8 @@ static void a_rail_that_breaks_is_told_once_and_the_other_goes_on(void **state)
             uf_efa_model_place_kill(s->place, way == OWN_NIC ? 0 : 1, 1);
         run(s, -1);
         for (int i = 0; i < 1000; i++) {
+            if (i == 500)
+                uf_model_run(s->model, uf_model_now(s->model) + UF_EFA_STALE_NS);
             poll_pe(s, 0);
             poll_pe(s, 1);
         }
@@ -712,6 +716,280 @@ static void a_rail_that_breaks_is_told_once_and_the_other_goes_on(void **state)
         expect_sound(s);
         net_close(s);
     }
+}
+
+/* ---------------------------------------------------------------- rails that break */
+
+/* A WR over one rail with that rail's keys. */
+static uf_wr wr_over(net *s, uint32_t rail, int from, int to, uint8_t verb, uint32_t bytes, uint32_t cookie)
+{
+    uf_wr wr = wr_to(s, from, to, verb, bytes, cookie);
+    uf_fabric_key key;
+    s->pes[to].f->ops->mr_key(s->pes[to].mr, rail, &key);
+    wr.rail = (uint16_t)rail;
+    wr.remote_key = key.key;
+    wr.local_desc = s->pes[from].f->ops->mr_desc(s->pes[from].mr, rail);
+    return wr;
+}
+
+/* Long enough for a break to be noticed and told. */
+static void settle(net *s)
+{
+    for (int part = 0; part < 2; part++) {
+        run(s, -1);
+        for (int i = 0; i < 2 * UF_EFA_LOOK_EVERY; i++)
+            for (int k = 0; k < s->n; k++)
+                poll_pe(s, k);
+        uf_model_run(s->model, uf_model_now(s->model) + UF_EFA_STALE_NS);
+    }
+    run(s, -1);
+}
+
+static void fail_queue(net *s, int i, uint32_t rail)
+{
+    assert_int_equal(uf_model_qp_fail(uf_efa_model_place_nic(s->place, (uint32_t)i, rail), efa_of(s, i)->rails[rail].qp.qpn),
+                     UF_OK);
+}
+
+static int count_rail(net *s, int i, uint32_t rail, uint32_t peer)
+{
+    int n = 0;
+    for (int k = 0; k < s->pes[i].n; k++) {
+        const uf_cqe *c = &s->pes[i].kept[k];
+        n += c->kind == UF_CQE_RAIL && c->rail == rail && c->peer == peer;
+    }
+    return n;
+}
+
+/* On one rail after the other; on the last one it is the peer, and its number is told. Those who never talk to it hear nothing. */
+static void a_peer_that_is_dead_on_all_rails_is_named(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.n = 3, .rails = 2});
+    uf_efa_model_place_kill(s->place, 2, 0);
+    uf_efa_model_place_kill(s->place, 2, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        uf_wr first = wr_over(s, 0, 0, 2, UF_VERB_WRITE_IMM, 64, i), other = wr_over(s, i % 2, 0, 1, UF_VERB_WRITE, 64, 100 + i);
+        assert_int_equal(post(s, 0, &first), UF_OK);
+        assert_int_equal(post(s, 0, &other), UF_OK);
+    }
+    settle(s);
+    assert_int_equal(count_rail(s, 0, 0, 2), 1);
+    assert_int_equal(count(s, 0, UF_CQE_RAIL), 1);
+    assert_int_equal(count(s, 0, UF_CQE_SENT), 4); /* to PE 1 */
+    expect_words(s->pes[0].f->ops->error(s->pes[0].f), (const char *[]){"PE 0", "rail 0", "PE 2", "never answered", NULL});
+    for (uint32_t i = 0; i < 4; i++) { /* sent again, as the engine does */
+        uf_wr again = wr_over(s, 1, 0, 2, UF_VERB_WRITE_IMM, 64, i);
+        assert_int_equal(post(s, 0, &again), UF_OK);
+    }
+    settle(s);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(sent(s, 0, i)->status, UF_EPEER);
+        assert_int_equal(sent(s, 0, i)->peer, 2);
+        assert_int_equal(sent(s, 0, 100 + i)->status, UF_OK);
+    }
+    assert_int_equal(count(s, 0, UF_CQE_RAIL), 1);
+    assert_int_equal(count(s, 1, UF_CQE_RAIL), 0);
+    expect_sound(s);
+    net_close(s);
+}
+
+static void a_pe_whose_rails_are_all_dead_hears_of_each(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.rails = 2});
+    for (uint32_t i = 0; i < 6; i++) {
+        uf_wr wr = wr_over(s, i % 2, 0, 1, UF_VERB_WRITE, 64, i);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+    }
+    uf_efa_model_place_kill(s->place, 0, 0);
+    fail_queue(s, 0, 1);
+    settle(s);
+    assert_int_equal(count(s, 0, UF_CQE_SENT), 0);
+    assert_int_equal(count(s, 0, UF_CQE_RAIL), 2);
+    for (uint32_t rail = 0; rail < 2; rail++) {
+        uf_wr wr = wr_over(s, rail, 0, 1, UF_VERB_WRITE, 64, 50);
+        assert_int_equal(count_rail(s, 0, rail, UF_CQE_ALL_PEERS), 1);
+        assert_int_equal(post(s, 0, &wr), UF_EAGAIN);
+    }
+    net_close(s);
+}
+
+/* The target's queue is in error and its NIC works: told by its answers, and the other rail goes on. */
+static void a_peers_failed_queue_breaks_one_way_only(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.n = 3, .rails = 2});
+    fail_queue(s, 1, 1);
+    for (uint32_t i = 0; i < 5; i++) {
+        uf_wr lost = wr_over(s, 1, 0, 1, UF_VERB_WRITE_IMM, 64, i), kept = wr_over(s, 1, 0, 2, UF_VERB_WRITE, 64, 10 + i);
+        assert_int_equal(post(s, 0, &lost), UF_OK);
+        assert_int_equal(post(s, 0, &kept), UF_OK);
+    }
+    settle(s);
+    assert_int_equal(count(s, 0, UF_CQE_SENT), 5);
+    assert_int_equal(count(s, 0, UF_CQE_RAIL), 1);
+    assert_int_equal(count_rail(s, 0, 1, 1), 1);
+    assert_int_equal(count_rail(s, 1, 1, UF_CQE_ALL_PEERS), 1);
+    assert_int_equal(count(s, 2, UF_CQE_RAIL), 0);
+    uf_wr around = wr_over(s, 0, 0, 1, UF_VERB_WRITE_IMM, 64, 20), beside = wr_over(s, 1, 0, 2, UF_VERB_WRITE, 64, 21);
+    assert_int_equal(post(s, 0, &around), UF_OK);
+    assert_int_equal(post(s, 0, &beside), UF_OK);
+    settle(s);
+    assert_int_equal(sent(s, 0, 20)->status, UF_OK);
+    assert_int_equal(sent(s, 0, 21)->status, UF_OK);
+    expect_sound(s);
+    net_close(s);
+}
+
+/* The first WR that fails says that the way is broken; the others still fly then, and their end comes before the news. */
+static void a_broken_way_is_told_after_all_that_flew_on_it(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.rails = 2});
+    uf_model_nic *there = uf_efa_model_place_nic(s->place, 1, 1);
+    uf_wr early = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 64, 0);
+    assert_int_equal(post(s, 0, &early), UF_OK);
+    uf_model_run(s->model, uf_model_now(s->model) + 1000000);
+    poll_pe(s, 0);
+    assert_int_equal(sent(s, 0, 0)->status, UF_OK);
+    uf_model_nic_kill(there);
+    for (uint32_t i = 1; i < 4; i++) {
+        uf_wr wr = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 64, i);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+        uf_model_run(s->model, uf_model_now(s->model) + 3000000);
+    }
+    uf_efa_peer *way = &efa_of(s, 0)->rails[1].peers[1];
+    uint32_t seen = 0; /* states in which it was breaking, with so many in flight */
+    while (uf_model_step(s->model)) {
+        bool told = count(s, 0, UF_CQE_RAIL) > 0;
+        while (poll_pe(s, 0) > 0) {
+        }
+        if (way->health == UF_EFA_BREAKING && way->in_flight > 0)
+            seen |= 1u << way->in_flight;
+        assert_int_equal(count(s, 0, UF_CQE_RAIL), way->health == UF_EFA_BROKEN);
+        assert_true(way->health != UF_EFA_BROKEN || way->in_flight == 0 || told);
+    }
+    poll_pe(s, 0);
+    assert_int_equal(seen, 6);
+    assert_int_equal(way->in_flight, 0);
+    assert_int_equal(count_rail(s, 0, 1, 1), 1);
+    assert_int_equal(count(s, 0, UF_CQE_SENT), 1);
+    net_close(s);
+}
+
+/* Between the first sign and the news: nothing is refused, nothing is told, and the news waits until stale packets have died. */
+static void a_break_is_told_when_its_packets_are_gone(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.rails = 2});
+    for (uint32_t i = 0; i < 8; i++) {
+        uf_wr wr = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 30000, i);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+    }
+    uf_model_run(s->model, uf_model_now(s->model) + 4000);
+    fail_queue(s, 0, 1);
+    for (int i = 0; i < 100; i++)
+        poll_pe(s, 0);
+    uint64_t seen = uf_model_now(s->model);
+    assert_int_not_equal(efa_of(s, 0)->rails[1].health, UF_EFA_SOUND);
+    for (uint32_t i = 0; i < 200; i++) { /* more than a queue holds */
+        uf_wr wr = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 64, 100 + i);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+    }
+    while (uf_model_now(s->model) < seen + UF_EFA_STALE_NS - 1) {
+        uf_model_run(s->model, uf_model_now(s->model) + (UF_EFA_STALE_NS - 1) / 7);
+        if (uf_model_now(s->model) < seen + UF_EFA_STALE_NS)
+            poll_pe(s, 0);
+    }
+    assert_int_equal(s->pes[0].n, 0);
+    settle(s);
+    assert_int_equal(s->pes[0].n, 1);
+    assert_int_equal(count_rail(s, 0, 1, UF_CQE_ALL_PEERS), 1);
+    expect_sound(s);
+    net_close(s);
+}
+
+/* What comes for WRs that were given up is dropped; what peers had sent is handed out. */
+static void late_completions_of_a_broken_rail_are_dropped(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.rails = 2});
+    uf_efa_rail *rail = &efa_of(s, 0)->rails[1];
+    uf_wr wr = wr_over(s, 1, 0, 1, UF_VERB_WRITE, 64, 7);
+    assert_int_equal(post(s, 0, &wr), UF_OK);
+    const uf_efa_cqe done = {.id = uf_efa_id(&rail->ids, 0), .qpn = rail->qp.qpn, .op = UF_EFA_OP_WRITE, .phase = 1};
+    const uf_efa_cqe arrived = {.qpn = rail->qp.qpn,
+                                .op = UF_EFA_OP_WRITE,
+                                .imm = 99,
+                                .has_imm = 1,
+                                .unsolicited = 1,
+                                .ah = rail->peers[1].ah,
+                                .source = rail->peers[1].address.qpn,
+                                .phase = 1};
+    uf_efa_model_place_kill(s->place, 0, 1);
+    settle(s);
+    assert_int_equal(count_rail(s, 0, 1, UF_CQE_ALL_PEERS), 1);
+    uint64_t entries[2][4];
+    uf_efa_encode_tx_cqe(entries[0], &done);
+    uf_efa_encode_rx_cqe(entries[1], &arrived);
+    memcpy((uint64_t *)(uintptr_t)rail->cq.ring, entries, sizeof entries);
+    settle(s);
+    assert_int_equal(count(s, 0, UF_CQE_SENT), 0);
+    assert_int_equal(count(s, 0, UF_CQE_IMM), 1);
+    assert_int_equal(s->pes[0].kept[s->pes[0].n - 1].imm, 99);
+    assert_int_equal(efa_of(s, 0)->strays, 1);
+    assert_int_equal(count(s, 0, UF_CQE_RAIL), 1);
+    net_close(s);
+}
+
+/* A bit says that the poll saw the end of that CQ, and nothing else: not that it took all it had room for. */
+static void drained_is_what_a_poll_has_seen_empty(void **state)
+{
+    (void)state;
+    net *s = net_open(&(net_options){.rails = 2});
+    uf_fabric *f = s->pes[1].f;
+    uf_cqe cqe[4];
+    poll_pe(s, 1);
+    assert_int_equal(f->drained, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        uf_wr wr = wr_over(s, 1, 0, 1, UF_VERB_WRITE_IMM, 8, i);
+        assert_int_equal(post(s, 0, &wr), UF_OK);
+    }
+    while (uf_model_step(s->model)) {
+    }
+    uint32_t taken = 0;
+    for (int i = 0; i < 8; i++) {
+        int n = f->ops->poll(f, cqe, 1);
+        taken += (uint32_t)n;
+        bool left = taken < 3 || n == 1;
+        assert_int_equal(f->drained >> 1 & 1, !left);
+        assert_true(n == 0 || taken <= 3);
+        assert_true(!(f->drained & ~3u));
+    }
+    assert_int_equal(taken, 3);
+    net_close(s);
+}
+
+static void each_rail_has_room_for_what_flew_on_the_others(void **state)
+{
+    (void)state;
+    for (uint32_t rails = 1; rails <= 4; rails *= 2) {
+        net *s = net_open(&(net_options){.rails = (int)rails, .receives = 32, .remote_cqes = 100});
+        const uf_fabric_caps *caps = &s->pes[0].f->caps;
+        assert_int_equal(caps->n_rails, rails);
+        assert_int_equal(caps->max_receives, 32 * rails);
+        assert_int_equal(caps->cq_depth, 100 * rails);
+        assert_string_equal(caps->device, "model0");
+        static const char *const begins[] = {"", "model0, profile", "model0, model1, profile", "",
+                                             "model0, model1 and 2 more, profile"};
+        assert_int_equal(strncmp(caps->detail, begins[rails], strlen(begins[rails])), 0);
+        net_close(s);
+    }
+    net *s = net_open(&(net_options){.rails = 4, .wanted = 3, .receives = 32});
+    assert_int_equal(s->pes[0].f->caps.n_rails, 3);
+    assert_int_equal(s->pes[0].f->caps.max_receives, 96);
+    net_close(s);
 }
 
 /* ---------------------------------------------------------------- what is refused, and what is the same twice */
@@ -844,6 +1122,14 @@ int main(void)
         cmocka_unit_test(a_dead_nic_is_told_to_both_sides),
         cmocka_unit_test(a_failed_queue_ends_everything_in_flight),
         cmocka_unit_test(a_rail_that_breaks_is_told_once_and_the_other_goes_on),
+        cmocka_unit_test(a_peer_that_is_dead_on_all_rails_is_named),
+        cmocka_unit_test(a_pe_whose_rails_are_all_dead_hears_of_each),
+        cmocka_unit_test(a_peers_failed_queue_breaks_one_way_only),
+        cmocka_unit_test(a_broken_way_is_told_after_all_that_flew_on_it),
+        cmocka_unit_test(a_break_is_told_when_its_packets_are_gone),
+        cmocka_unit_test(late_completions_of_a_broken_rail_are_dropped),
+        cmocka_unit_test(drained_is_what_a_poll_has_seen_empty),
+        cmocka_unit_test(each_rail_has_room_for_what_flew_on_the_others),
         cmocka_unit_test(what_cannot_be_opened_is_refused_with_its_reason),
         cmocka_unit_test(sizes_are_what_the_device_has),
         cmocka_unit_test(a_seed_gives_the_same_run_again),

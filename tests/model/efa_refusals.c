@@ -380,6 +380,32 @@ static void b14_a_failed_or_missing_target_queue_answers_so(void **state)
     }
 }
 
+/* Whenever it is: before the request is there, between two packets of the answer, or after the last of them. */
+static void b14_a_read_whose_target_queue_fails_while_it_answers_hears_that_it_is_gone(void **state)
+{
+    (void)state;
+    uint32_t gone = 0, late = 0;
+    for (uint64_t at = 1000; at < 250000; at += 3000) {
+        uf_model_params p = rig_quiet();
+        p.gbps = 1; /* the answer's packets take their time */
+        rig *r = rig_open(&p, 1, NULL);
+        rig_read(r, 1, 0, 0, 16384);
+        uf_model_run(r->model, at);
+        rig_collect(r);
+        bool under_way = rig_status(r, 1) == -1;
+        if (under_way)
+            assert_int_equal(uf_model_qp_fail(r->end[1].nic, r->end[1].info.qpn), UF_OK);
+        rig_run(r);
+        int status = rig_status(r, 1);
+        assert_true(status == UF_EFA_OK || status == UF_EFA_REMOTE_QPN);
+        gone += status == UF_EFA_REMOTE_QPN;
+        late += under_way && status == UF_EFA_OK;
+        rig_close(r);
+    }
+    assert_true(gone > 30);
+    assert_true(late <= 5); /* all bytes were there: the completion was on its way */
+}
+
 static void b14_stale_completions_of_a_recycled_number_are_filtered_by_generation(void **state)
 {
     (void)state;
@@ -586,6 +612,7 @@ int main(void)
         cmocka_unit_test(b14_destroying_a_queue_flushes_what_is_outstanding),
         cmocka_unit_test(b14_late_packets_of_a_dead_queue_still_arrive_with_its_bytes),
         cmocka_unit_test(b14_a_failed_or_missing_target_queue_answers_so),
+        cmocka_unit_test(b14_a_read_whose_target_queue_fails_while_it_answers_hears_that_it_is_gone),
         cmocka_unit_test(b14_stale_completions_of_a_recycled_number_are_filtered_by_generation),
         cmocka_unit_test(a_peer_that_died_or_never_lived_is_told_apart),
         cmocka_unit_test(a_reader_of_a_peer_that_dies_while_it_answers_gives_up),

@@ -62,6 +62,28 @@ static void b3_messages_have_a_rate_of_their_own(void **state)
     }
 }
 
+/* Bytes and messages are counted apart: a short message beside a long one costs the wire its few bytes. */
+static void b3_the_rate_of_messages_takes_no_time_of_the_wire(void **state)
+{
+    (void)state;
+    uint64_t took[2];
+    for (int both = 0; both < 2; both++) {
+        uf_model_params p = rig_quiet();
+        p.message_rate = 1000000;
+        p.gbps = 8;
+        rig *r = rig_open(&p, 1, &(rig_options){.depth = 256});
+        for (uint64_t id = 0; id < 100; id += 2) {
+            rig_write(r, id, 0, 0, 4000, -1);
+            if (both)
+                rig_write(r, id + 1, 0, 0, 0, -1);
+        }
+        rig_run(r);
+        took[both] = uf_model_now(r->model);
+        rig_close(r);
+    }
+    assert_in_range(took[1], took[0], took[0] + 3000);
+}
+
 /* Watches bytes of end 1 while a message arrives. */
 static uint32_t partial, out_of_order;
 static uint64_t watched, grain;
@@ -468,6 +490,7 @@ int main(void)
         cmocka_unit_test(b3_a_message_is_its_packets_and_a_send_is_one),
         cmocka_unit_test(b3_the_wire_has_a_rate_and_turns_are_taken),
         cmocka_unit_test(b3_messages_have_a_rate_of_their_own),
+        cmocka_unit_test(b3_the_rate_of_messages_takes_no_time_of_the_wire),
         cmocka_unit_test(b4_bytes_appear_in_pieces_as_coarse_as_the_device_promises),
         cmocka_unit_test(b4_packets_land_in_any_order),
         cmocka_unit_test_teardown(b5_to_b8_and_b18_hold_in_every_profile, tell_seed),

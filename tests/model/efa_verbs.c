@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "fabric/efa/efa.h"
+#include "support/fake_host.h"
 #include "support/fake_rdma_core.h"
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -101,6 +102,56 @@ static void devices_are_taken_by_name_and_in_the_order_of_the_list(void **state)
     assert_int_equal(open_device(new_folder, "", &d), UF_OK); /* all of them, and not the one of another maker */
     assert_int_equal(d->n_nics, FAKE_NICS);
     d->ops->close(d);
+}
+
+/* The fake's NICs in a host of two sockets with a GPU on each: NIC 1 and 2 near GPU 0, NIC 0, which the system lists first, near GPU 1. */
+static void without_a_name_the_devices_near_the_gpu_are_taken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *nic, *numa, *cpus;
+    } at[] = {{"pci0000:10/0000:10:01.0/0000:11:00.0", "rdmap1s6", "0", "0-47"},
+              {"pci0000:10/0000:10:01.0/0000:12:00.0", "rdmap2s6", "0", "0-47"},
+              {"pci0000:10/0000:10:01.0/0000:13:00.0", NULL, "0", "0-47"},
+              {"pci0000:80/0000:80:01.0/0000:81:00.0", "rdmap0s6", "1", "48-95"},
+              {"pci0000:80/0000:80:01.0/0000:82:00.0", NULL, "1", "48-95"}};
+    fake_host host;
+    fake_host_create(&host);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        const char *nic = at[i].nic;
+        fake_pci_add(&host, &(fake_pci){.path = at[i].path,
+                                        .vendor = nic ? 0x1d0f : 0x10de,
+                                        .device = nic ? 0xefa2 : 0x2335,
+                                        .class = nic ? 0x020000 : 0x030200,
+                                        .numa = at[i].numa,
+                                        .cpus = at[i].cpus,
+                                        .driver = nic ? "efa" : "nvidia"});
+        if (nic)
+            fake_verbs_add(&host, nic, at[i].path, "200 Gb/sec (4X HDR)", "4: ACTIVE");
+    }
+    static const char *const rails[][3] = {{"rdmap1s6", "rdmap2s6"}, {"rdmap0s6"}};
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    snprintf(settings.text[UF_SET_RDMA_CORE], sizeof settings.text[0], "%s", new_folder);
+    for (int pe = 0; pe < 2; pe++) {
+        uf_efa_device *d;
+        uf_efa_device_params params = {.settings = &settings, .name = "", .pe = pe, .n_pes = 2, .root = host.root};
+        setenv("LOCAL_RANK", pe ? "1" : "0", 1);
+        assert_int_equal(uf_efa_device_verbs.open(&params, &d), UF_OK);
+        assert_int_equal(d->n_nics, pe ? 1 : 2);
+        for (uint32_t i = 0; i < d->n_nics; i++) {
+            assert_string_equal(d->nics[i].name, rails[pe][i]);
+            assert_int_equal(d->nics[i].rate_bytes, UINT64_C(25000000000));
+        }
+        d->ops->close(d);
+        params.n_rails = 1;
+        assert_int_equal(uf_efa_device_verbs.open(&params, &d), UF_OK);
+        assert_int_equal(d->n_nics, 1);
+        assert_string_equal(d->nics[0].name, rails[pe][0]);
+        d->ops->close(d);
+    }
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    fake_host_remove(&host);
 }
 
 static void a_name_that_is_no_efa_device_is_refused_with_those_there_are(void **state)
@@ -317,6 +368,7 @@ int main(int argc, char **argv)
         ON_A_SOUND_HOST(a_host_without_the_libraries_is_told_what_to_install),
         ON_A_SOUND_HOST(an_old_rdma_core_is_named_with_what_it_lacks),
         ON_A_SOUND_HOST(devices_are_taken_by_name_and_in_the_order_of_the_list),
+        ON_A_SOUND_HOST(without_a_name_the_devices_near_the_gpu_are_taken),
         ON_A_SOUND_HOST(a_name_that_is_no_efa_device_is_refused_with_those_there_are),
         ON_A_SOUND_HOST(a_port_that_is_down_is_named),
         ON_A_SOUND_HOST(a_nic_that_cannot_write_says_so),

@@ -44,8 +44,8 @@ static void run_pe(void *arg)
         .group = s->group,
         .driver = uf_fibers_driver(s->fibers),
         .fabric_ops = s->network->ops,
-        .fabric_arg = s->wire[0],
-        .more_fabric_args = {s->wire[1], s->wire[2]},
+        .fabric_arg = s->network->arg(s->wire[0]),
+        .more_fabric_args = {s->network->arg(s->wire[1]), s->network->arg(s->wire[2])},
         .seed = s->seed,
         .max_window = (uint32_t)atoi(getenv("UNFENCE_WINDOW")),
         .small = true,
@@ -107,7 +107,9 @@ static int run_seed(const runner_options *o, const runner_network *network, cons
     *trace = rc == UF_OK ? uf_fibers_trace(s.fibers) ^ network->trace(s.wire[0]) : 0;
     int faults = 1;
     if (rc == UF_OK) { /* else fibers still stand in the middle of things, and keep them */
-        faults = s.failures + runner_wires_close(network, s.wire, s.failures == 0, severed);
+        /* A world that a rail ended leaves work behind, as an aborted one does. */
+        bool whole = s.failures == 0 && s.result.by_rail == 0;
+        faults = s.failures + runner_wires_close(network, s.wire, whole, severed);
         uf_group_destroy(s.group);
         uf_fibers_destroy(s.fibers);
     }
@@ -119,9 +121,9 @@ static int run_seed(const runner_options *o, const runner_network *network, cons
 }
 
 /* Over many seeds breaks must have hit something, and most of what they hit must have gone on: else the runs show nothing about them. */
-static int judge_breaks(const char *profile, uint64_t seeds, uint64_t severed, int by_rail)
+static int judge_breaks(const runner_network *network, const char *profile, uint64_t seeds, uint64_t severed, int by_rail)
 {
-    bool hit = severed > 0 || strcmp(profile, "rails") != 0;
+    bool hit = severed > 0 || (network->rails_profile && strcmp(profile, network->rails_profile) != 0);
     if (seeds < 10 || (hit && (uint64_t)by_rail * 2 <= seeds))
         return 0;
     fprintf(stderr, "FAILED  %s\n", hit ? "too many tests were ended by broken rails" : "no rail broke with anything on it");
@@ -157,7 +159,7 @@ static int run_profile(const runner_options *o, const runner_network *network, c
         by_rail += result.by_rail;
     }
     if (!o->tests && network->rails_break)
-        failed += judge_breaks(profile, seeds, severed, by_rail);
+        failed += judge_breaks(network, profile, seeds, severed, by_rail);
     printf("%s profile %-12s seeds %llu to %llu: %d tests, %d failed, last trace %016llx; broken rails lost %llu WRs and ended "
            "%d tests\n",
            failed ? "FAILED " : "ok     ", profile, (unsigned long long)o->seed, (unsigned long long)(o->seed + seeds - 1), ran,

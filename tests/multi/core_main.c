@@ -83,9 +83,9 @@ static int threads_once(const runner_options *o)
             pes[pe].place.fabric = NULL;
             pes[pe].place.fabric_ops = network->ops;
             pes[pe].place.rails_break = network->rails_break;
-            pes[pe].place.fabric_arg = wires[0];
-            pes[pe].place.more_fabric_args[0] = wires[1];
-            pes[pe].place.more_fabric_args[1] = wires[2];
+            pes[pe].place.fabric_arg = network->arg(wires[0]);
+            pes[pe].place.more_fabric_args[0] = network->arg(wires[1]);
+            pes[pe].place.more_fabric_args[1] = network->arg(wires[2]);
         }
         if (pthread_create(&pes[pe].thread, NULL, thread_main, &pes[pe])) {
             fprintf(stderr, "core_suite: no thread for PE %d\n", pe);

@@ -32,9 +32,11 @@ typedef struct runner_network {
     const char *name;
     const char *const *profiles; /* NULL-terminated */
     const struct uf_fabric_ops *ops;
-    uint64_t step_ns; /* of virtual time */
-    bool rails_break; /* by seed, some rails do */
+    uint64_t step_ns;          /* of virtual time */
+    bool rails_break;          /* by seed, some rails do */
+    const char *rails_profile; /* where over many seeds some must; NULL: in each */
     int (*open)(const char *profile, uint64_t seed, int n, bool threads, void **wire);
+    void *(*arg)(void *wire); /* what the fabric takes for its argument */
     /* Says what broke a rule, or was lost although all tests passed; the number of such things. `first`: the suite's own world's. *severed:
      * WRs that broken rails took with them are added. */
     int (*close)(void *wire, bool first, bool passed, uint64_t *severed);

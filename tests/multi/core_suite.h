@@ -75,7 +75,7 @@ enum {
 /* Each file's tests, ended by a NULL name. */
 extern const suite_test suite_signal_tests[], suite_order_tests[], suite_rma_tests[], suite_memory_tests[], suite_atomic_tests[],
     suite_wait_tests[], suite_context_tests[], suite_team_tests[], suite_collective_tests[], suite_world_tests[],
-    suite_argument_tests[], suite_thread_tests[];
+    suite_argument_tests[], suite_thread_tests[], suite_queue_tests[];
 
 /* ---------------------------------------------------------------- running */
 

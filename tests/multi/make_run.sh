@@ -1,5 +1,5 @@
 #!/bin/sh
-# make_run.sh - `make run` passes on what it was given and adds nothing: its standard output is the program's alone, though ninja writes
+# make_run.sh - `make run` and `make bench` pass on what they were given and add nothing: standard output is the program's alone, though ninja writes
 # there, and TEXT may be any name. CMake, ninja and the command are stand-ins: nothing is built.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -13,21 +13,23 @@ printf '#!/bin/sh\nprintf "<%%s>" "$@"\n' >"$dir/build/tools/unfence/unfence"
 chmod +x "$dir/bin/cmake" "$dir/bin/ninja" "$dir/build/tools/unfence/unfence"
 failed=0
 
-# expect OUTPUT ARGUMENTS...: make run writes OUTPUT and nothing else.
+# expect OUTPUT TARGET ARGUMENTS...: make TARGET writes OUTPUT and nothing else.
 expect() {
     wanted=$1
     shift
-    got=$(env -u MAKEFLAGS -u TEXT UNFENCE_NO_INSTALL=1 PATH="$dir/bin:$PATH" make -s run BUILD="$dir/build" "$@" 2>"$dir/err")
+    got=$(env -u MAKEFLAGS -u TEXT UNFENCE_NO_INSTALL=1 PATH="$dir/bin:$PATH" make -s "$@" BUILD="$dir/build" 2>"$dir/err")
     if [ "$got" != "$wanted" ]; then
-        printf 'make run %s\n  wrote  %s\n  wanted %s\n' "$*" "$got" "$wanted"
+        printf 'make %s\n  wrote  %s\n  wanted %s\n' "$*" "$got" "$wanted"
         cat "$dir/err"
         failed=1
     fi
 }
 
 start="<run><-n><4><--no-prefix><--><moe-layer>"
-expect "$start"
-expect "$start<--json>" ARGS=--json
-expect "$start<--text><a file of mine>" "TEXT=a file of mine"
-expect "$start<--text><it's \"mine\">" "TEXT=it's \"mine\""
+expect "$start" run
+expect "$start<--json>" run ARGS=--json
+expect "$start<--text><a file of mine>" run "TEXT=a file of mine"
+expect "$start<--text><it's \"mine\">" run "TEXT=it's \"mine\""
+expect "<bench><targets>" bench
+expect "<bench><floor><--json>" bench "ARGS=floor --json"
 exit $failed

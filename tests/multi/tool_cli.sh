@@ -39,7 +39,7 @@ for command in run info doctor bench version; do
     expect 0 "usage: unfence $command" "$command" --help
     expect 0 "usage: unfence $command" help "$command"
 done
-for benchmark in put-signal atomic barrier floor ep order targets; do
+for benchmark in put-signal atomic barrier floor ep order ordering targets; do
     expect 0 "--json" bench "$benchmark" --help
     expect 0 "$benchmark" bench --help
 done
@@ -61,6 +61,16 @@ expect 2 'takes no value' bench floor --json=yes
 expect 2 'empty entry' bench floor --sizes 8,,9
 expect 1 'multiple of the 3 PEs' bench ep --fabric local --experts 8 --peers 2 --tokens 1 --iterations 1
 expect 1 'nonsense' bench put-signal --fabric nonsense --sizes 8 --iterations 1
+expect 2 'did you mean "counted"?' bench ordering --policy conted
+expect 2 'did you mean "chaos"?' bench ordering --model choas
+expect 2 'not a time' bench ordering --rtt 20
+expect 2 'not a range' bench ordering --sizes 4K..2K
+expect 2 'must be from 1 to 1024' bench ordering --inflight 1..2048
+expect 2 'must be from 1000' bench ordering --rtt 10ns
+expect 0 'model result' bench ordering --sizes 8K --puts 64 --inflight 8 --policy drain,counted
+expect 0 'by the formula' bench ordering --sizes 8K --puts 64 --inflight 8 --policy drain
+expect 0 'left out' bench ordering --sizes 4M --inflight 512 --policy drain
+expect 1 'cannot write' bench ordering --sizes 8K --puts 64 --inflight 8 --policy drain --plot /nowhere/at.svg
 quiet bnech
 quiet bench floor --windw 3
 quiet bench put-signal --fabric nonsense --sizes 8 --iterations 1 --json

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -81,7 +82,8 @@ static void check_row(json_object *row)
         fail_msg("unknown metric %s", metric);
     assert_true(*text_of(row, "bench") && *text_of(row, "fabric") && *text_of(row, "policy") && *text_of(row, "unit"));
     field(row, "bytes", json_type_int);
-    field(row, "inflight", json_type_int);
+    int64_t inflight = json_object_get_int64(field(row, "inflight", json_type_int));
+    assert_true(inflight == 1 || inflight * json_object_get_int64(field(row, "bytes", json_type_int)) <= 16 << 20);
     field(row, "peers", json_type_int);
     bool ratio = strcmp(metric, "ratio") == 0;
     if (ratio)
@@ -103,6 +105,7 @@ static json_object *run_bench(const char *arguments)
     snprintf(line, sizeof line, "bench %s --json", arguments);
     json_object *root = run(line);
     assert_int_equal(json_object_get_int(field(root, "version", json_type_int)), 1);
+    assert_string_equal(text_of(root, "result"), strncmp(arguments, "ordering", 8) == 0 ? "model" : "measured");
     json_object *host = field(root, "host", json_type_object);
     assert_true(json_object_get_int(field(host, "cores", json_type_int)) > 0);
     json_object *rows = field(root, "rows", json_type_array);
@@ -136,6 +139,9 @@ static void floor_measures_lines_copies_and_the_bare_network(void **state)
     root = run_bench("floor --fabric ofi:tcp --sizes 8,1K --iterations 3 --window 8");
     assert_int_equal(count_rows(root, "writedata", "latency", NULL), 2);
     json_object_put(root);
+    /* A window that is made smaller is so for the floor, too. */
+    json_object_put(run_bench("floor --fabric local,ofi:tcp --sizes 4M --iterations 1"));
+    json_object_put(run_bench("put-signal --fabric ofi:tcp --sizes 4M --iterations 1 --policy weak"));
 #endif
 }
 
@@ -201,6 +207,66 @@ static void order_allocates_nothing_while_it_runs(void **state)
     json_object_put(root);
 }
 
+/* One value of a policy's row, by unit. */
+static double value_of(json_object *root, const char *policy, const char *fabric, const char *unit)
+{
+    json_object *rows = field(root, "rows", json_type_array);
+    for (size_t i = 0; i < json_object_array_length(rows); i++) {
+        json_object *row = json_object_array_get_idx(rows, i);
+        if (strcmp(text_of(row, "policy"), policy) == 0 && strcmp(text_of(row, "unit"), unit) == 0 &&
+            strcmp(text_of(row, "fabric"), fabric) == 0)
+            return number(row, "p50");
+    }
+    fail_msg("there is no row of %s in %s over %s", policy, unit, fabric);
+    return 0;
+}
+
+static void ordering_compares_every_scheme_on_the_model(void **state)
+{
+    static const char *const policies[] = {"drain",       "drain-batch", "nic-fence", "sender-wait", "reorder-window",
+                                           "message-ack", "hw-counter",  "counted",   "ordered",     "strong"};
+    const char *arguments = "ordering --model p5en --sizes 2K..8K --inflight 8,16 --peers 1,2 --rtt 10us,40us --puts 128";
+    (void)state;
+    json_object *root = run_bench(arguments), *again = run_bench(arguments);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        assert_int_equal(count_rows(root, policies[i], "ratio", "unsignalled"), 3 * 2 * 2 * 2);
+        assert_int_equal(count_rows(root, policies[i], "latency", NULL), 3 * 2 * 2 * 2);
+        assert_true(value_of(root, policies[i], "model:p5en/10us", "early signals") == 0);
+    }
+    assert_int_equal(count_rows(root, "drain-formula", "ratio", "unsignalled"), 3 * 2 * 2 * 2);
+    assert_true(value_of(root, "counted", "model:p5en/40us", "data WRs/put") == 1);
+    assert_true(value_of(root, "counted", "model:p5en/40us", "remote CQEs/put") == 1);
+    assert_true(value_of(root, "drain", "model:p5en/40us", "drains") == 128);
+    /* Virtual time: the same again, to the last digit. */
+    assert_string_equal(json_object_to_json_string(field(root, "rows", json_type_array)),
+                        json_object_to_json_string(field(again, "rows", json_type_array)));
+    json_object_put(root);
+    json_object_put(again);
+}
+
+/* The picture is a file of its own, and standard output still one JSON. */
+static void ordering_writes_its_plot_beside_the_json(void **state)
+{
+    char path[] = "/tmp/unfence-plot-XXXXXX", line[256], text[256] = "";
+    (void)state;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    snprintf(line, sizeof line, "ordering --sizes 8K,16K --inflight 8 --puts 64 --policy drain,counted --plot %s", path);
+    json_object_put(run_bench(line));
+    FILE *f = fdopen(fd, "r");
+    assert_non_null(f);
+    bool svg = false, label = false, counted = false, end = false;
+    while (fgets(text, sizeof text, f)) {
+        svg = svg || strstr(text, "<svg ");
+        label = label || strstr(text, "model result");
+        counted = counted || strstr(text, ">counted<");
+        end = strncmp(text, "</svg>", 6) == 0;
+    }
+    fclose(f);
+    unlink(path);
+    assert_true(svg && label && counted && end);
+}
+
 static void info_tells_settings_with_origin(void **state)
 {
     (void)state;
@@ -233,6 +299,37 @@ static void info_tells_settings_with_origin(void **state)
     }
     assert_int_equal(efa, 1);
     json_object_put(root);
+}
+
+/* Over the driver of the tests where there is one; always without a driver. */
+static void info_tells_gpus_or_why_there_are_none(void **state)
+{
+    (void)state;
+    setenv("UNFENCE_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
+    json_object *root = run("info --json"), *memory = field(root, "gpu_memory", json_type_object);
+    assert_false(json_object_get_boolean(field(memory, "usable", json_type_boolean)));
+    assert_true(*text_of(memory, "driver"));
+    assert_int_equal(json_object_array_length(field(memory, "gpus", json_type_array)), 0);
+    json_object_put(root);
+#ifdef FAKE_CUDA
+    setenv("UNFENCE_CUDA_LIBRARY", FAKE_CUDA, 1);
+    for (int peers = 0; peers < 2; peers++) {
+        setenv("FAKE_CUDA_PEERS", peers ? "1" : "0", 1);
+        root = run("info --json");
+        memory = field(root, "gpu_memory", json_type_object);
+        assert_true(json_object_get_boolean(field(memory, "usable", json_type_boolean)));
+        json_object *gpus = field(memory, "gpus", json_type_array);
+        assert_int_equal(json_object_array_length(gpus), 2);
+        json_object *second = json_object_array_get_idx(gpus, 1);
+        assert_string_equal(text_of(second, "name"), "Fake GPU 1");
+        assert_true(json_object_get_boolean(field(second, "vmm", json_type_boolean)));
+        json_object *near = json_object_array_get_idx(field(second, "peers", json_type_array), 0);
+        assert_int_equal(json_object_get_boolean(field(near, "near", json_type_boolean)), peers);
+        assert_non_null(strstr(text_of(near, "why"), "peer access"));
+        json_object_put(root);
+    }
+#endif
+    unsetenv("UNFENCE_CUDA_LIBRARY");
 }
 
 /* Null where it is not known, and a number above 0 where it is. */
@@ -298,7 +395,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(atomic_and_barrier_run_on_every_fabric),
         cmocka_unit_test(ep_compares_with_copies_by_all),
         cmocka_unit_test(order_allocates_nothing_while_it_runs),
+        cmocka_unit_test(ordering_compares_every_scheme_on_the_model),
+        cmocka_unit_test(ordering_writes_its_plot_beside_the_json),
         cmocka_unit_test(info_tells_settings_with_origin),
+        cmocka_unit_test(info_tells_gpus_or_why_there_are_none),
         cmocka_unit_test(topology_has_a_shape_and_no_rate_of_0),
         cmocka_unit_test(doctor_tells_each_check_with_its_remedy),
     };

@@ -415,6 +415,43 @@ static void shared_counter_tells_how_many_not_which(void **state)
     pair_destroy(p);
 }
 
+/* G3, G4: where the peer has no room for messages, signals wait and the puts behind them do not; and signals leave in the order of submission,
+ * strong ones and SETs among each other. */
+static void puts_pass_signals_that_wait_for_messages(void **state)
+{
+    (void)state;
+    enum { PUTS = 12 };
+    uf_order_config c = pair_config();
+    c.message_credits = 4;
+    c.window = 64;
+    pair *p = pair_create(&c);
+    uf_order_ctx ctx = {.window = 64, .ordered = true};
+    uf_order_lane *lane = pair_lane(p, &ctx);
+    uf_order_op op = pair_put_signal(8, 1000);
+    op.flags = UF_STRONG;
+    assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+    pair_move(p); /* the lane has its number now */
+    uint64_t data = uf_order_counters_get(p->side[0].order)->data_wrs;
+    p->stop_imm = true;
+    for (uint64_t i = 0; i < PUTS; i++) {
+        op.op = i % 3 ? UF_ATOMIC_SET : UF_ATOMIC_ADD;
+        op.flags = i % 3 == 2 ? UF_WEAK : UF_STRONG;
+        op.operand = i;
+        assert_int_equal(uf_order_submit(p->side[0].order, lane, &op), UF_OK);
+    }
+    uf_order_progress(p->side[0].order);
+    const uf_order_counters *counters = uf_order_counters_get(p->side[0].order);
+    assert_int_equal(counters->data_wrs - data, PUTS);
+    assert_true(counters->message_wrs < 1 + PUTS); /* else nothing had to wait, and this shows nothing */
+    p->stop_imm = false;
+    pair_move(p);
+    assert_int_equal(p->side[1].n_applied, 1 + PUTS);
+    for (uint32_t i = 0; i < PUTS; i++)
+        assert_int_equal(p->side[1].applied[1 + i].operand, i);
+    assert_true(counters->waited_messages > 0);
+    pair_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +460,7 @@ int main(void)
         cmocka_unit_test(put_of_nothing_still_signals),
         cmocka_unit_test(strong_signal_waits_and_nothing_else_does),
         cmocka_unit_test(ordered_context_never_holds_a_strong_signal),
+        cmocka_unit_test(puts_pass_signals_that_wait_for_messages),
         cmocka_unit_test(split_put_has_one_signal),
         cmocka_unit_test(back_pressure_is_never_an_error),
         cmocka_unit_test(remote_mark_waits_until_applied),

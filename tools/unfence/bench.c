@@ -61,6 +61,7 @@ static const char *const summaries[][2] = {
     {"floor", "what this machine can do without the library"},
     {"ep", "MoE dispatch and combine"},
     {"order", "the ordering protocol alone"},
+    {"ordering", "ordering schemes side by side on the EFA model: model results"},
     {"targets", "the project's speed targets, measured and judged"},
 };
 #define N_SUMMARIES (sizeof summaries / sizeof *summaries)
@@ -178,7 +179,7 @@ static int run_case(const bench_case *c, const bench_options *options, bool fabr
     if (results.n > 0 || rc == TOOL_EXIT_OK) {
         if (!options->json)
             report_table(stdout, results.rows, results.n);
-        else if (report_json(stdout, results.rows, results.n, NULL, 0) != 0)
+        else if (report_json(stdout, "measured", results.rows, results.n, NULL, 0) != 0)
             rc = TOOL_EXIT_FAILED;
     }
     free(results.rows);
@@ -195,6 +196,8 @@ int bench_command(int argc, char **argv)
         bench_help();
         return TOOL_EXIT_OK;
     }
+    if (strcmp(argv[1], "ordering") == 0)
+        return bench_ordering(argc - 2, argv + 2);
     bool targets = strcmp(argv[1], "targets") == 0;
     const bench_case *c = bench_case_find(argv[1]);
     if (!targets && !c)

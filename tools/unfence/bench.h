@@ -18,12 +18,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define BENCH_MAX_PES  64
-#define BENCH_MAX_ROWS 1024
-#define BENCH_EXCHANGE 512
-#define BENCH_ERROR    1024
-#define BENCH_WAIT_NS  (60 * 1000000000ull) /* for waits on a peer: a run that is stuck says so instead of staying */
-#define BENCH_LINE     64                   /* bytes of a cache line on every machine we build for */
+#define BENCH_MAX_PES      64
+#define BENCH_MAX_ROWS     1024
+#define BENCH_EXCHANGE     512
+#define BENCH_ERROR        1024
+#define BENCH_WAIT_NS      (60 * 1000000000ull) /* for waits on a peer: a run that is stuck says so instead of staying */
+#define BENCH_WINDOW_BYTES (16ull << 20)
+#define BENCH_LINE         64 /* bytes of a cache line on every machine we build for */
 
 typedef struct bench_options {
     tool_names fabrics, policies;
@@ -87,6 +88,10 @@ int bench_relax(bench_pe *b, uint64_t round, uint64_t start);
 int bench_world_open(bench_pe *b, uint64_t heap_bytes);
 /* PE 0 adds a row; the others do nothing. bytes, inflight and metric are set by the caller, percentiles by stats_summarize. */
 int bench_row_add(bench_pe *b, const report_row *row);
+
+/* Operations of `bytes` in a step of a stream: --window, or fewer where that is more than BENCH_WINDOW_BYTES, since long steps meet more
+ * disturbance. The one answer for ours and for what it is compared with: a ratio takes them to do the same work. */
+uint64_t bench_window(const bench_options *options, uint64_t bytes);
 
 /* Payload: the bulk is a function of (slot, position), the first and last words carry the number of the message. */
 void bench_pattern_fill(void *buffer, uint64_t bytes, uint64_t slot);
@@ -178,6 +183,8 @@ const bench_case *bench_case_find(const char *name);
 void bench_options_default(bench_options *options);
 
 int bench_command(int argc, char **argv);
+/* `unfence bench ordering`: see bench_ordering.c. Takes the arguments after its name; returns TOOL_EXIT_*. */
+int bench_ordering(int argc, char **argv);
 /* `unfence bench targets`: see bench_targets.c. Returns TOOL_EXIT_*. */
 int bench_targets(const bench_options *options);
 

@@ -162,3 +162,12 @@ int bench_pattern_check(bench_pe *b, const void *buffer, uint64_t bytes, uint64_
     }
     return 0;
 }
+
+uint64_t bench_window(const bench_options *options, uint64_t bytes)
+{
+    uint64_t stride = bytes ? (bytes + 63) & ~63ull : 64;
+    if (stride > BENCH_WINDOW_BYTES)
+        return 1;
+    uint64_t fits = BENCH_WINDOW_BYTES / stride;
+    return fits < options->window ? fits : options->window;
+}

@@ -138,10 +138,8 @@ static int measure_lines(bench_pe *b)
 
 static int measure_copies(bench_pe *b, unsigned char *area, uint64_t bytes)
 {
-    uint64_t window = COPY_AREA / 2 / ((bytes + 63) & ~63ull);
-    if (window > b->options->window)
-        window = b->options->window;
-    if (window == 0)
+    uint64_t window = bench_window(b->options, bytes);
+    if (bytes > COPY_AREA / 2)
         return bench_fail(b, "--sizes: %llu bytes are more than the %u MiB that the floor copies", (unsigned long long)bytes,
                           COPY_AREA >> 21);
     bench_copy_floor one = {.dst = area, .src = area + COPY_AREA / 2, .bytes = bytes, .window = window, .active = 1};
@@ -180,16 +178,16 @@ static int measure_network_size(bench_pe *b, bench_ofi_floor *floor, uint64_t by
 {
     bench_lane lanes[] = {{.name = "ping-pong", .slice = bench_floor_ofi_ping_pong, .arg = floor, .divide = 2},
                           {.name = "stream", .slice = bench_floor_ofi_stream, .arg = floor}};
-    uint64_t rounds;
-    bench_floor_ofi_size(floor, bytes);
+    uint64_t rounds, window = bench_window(b->options, bytes);
+    bench_floor_ofi_size(floor, bytes, window);
     int rc = bench_interleave(b, lanes, 2, &rounds);
     report_row row = floor_row(b, b->fabric, "writedata");
     row.bytes = bytes;
     if (rc == 0)
         rc = add_latency(b, &lanes[0], row);
-    row.inflight = (uint32_t)b->options->window;
+    row.inflight = (uint32_t)window;
     if (rc == 0)
-        rc = add_bandwidth(b, &lanes[1], (double)(bytes * b->options->window), row);
+        rc = add_bandwidth(b, &lanes[1], (double)(bytes * window), row);
     bench_lanes_free(lanes, 2);
     return rc;
 }

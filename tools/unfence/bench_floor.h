@@ -25,8 +25,8 @@ int bench_floor_copy_slice(bench_pe *b, void *arg, uint64_t iterations, bench_me
 typedef struct bench_ofi_floor bench_ofi_floor;
 int bench_floor_ofi_open(bench_pe *b, const char *provider, uint64_t max_bytes, uint64_t window, bench_ofi_floor **floor);
 void bench_floor_ofi_close(bench_ofi_floor *floor);
-/* Sets what the next slices move; both PEs. */
-void bench_floor_ofi_size(bench_ofi_floor *floor, uint64_t bytes);
+/* Sets what the next slices move and how many of them are a step of a stream (at most those that it was opened with); both PEs. */
+void bench_floor_ofi_size(bench_ofi_floor *floor, uint64_t bytes, uint64_t window);
 int bench_floor_ofi_ping_pong(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
 int bench_floor_ofi_stream(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
 

@@ -14,8 +14,9 @@ void bench_floor_ofi_close(bench_ofi_floor *floor)
     (void)floor;
 }
 
-void bench_floor_ofi_size(bench_ofi_floor *floor, uint64_t bytes)
+void bench_floor_ofi_size(bench_ofi_floor *floor, uint64_t bytes, uint64_t window)
 {
+    (void)window;
     (void)floor;
     (void)bytes;
 }

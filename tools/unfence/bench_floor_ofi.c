@@ -177,7 +177,7 @@ int bench_floor_ofi_open(bench_pe *b, const char *provider, uint64_t max_bytes, 
         bench_floor_ofi_close(f);
         return -1;
     }
-    bench_floor_ofi_size(f, max_bytes);
+    bench_floor_ofi_size(f, max_bytes, window);
     *floor = f;
     return 0;
 }
@@ -203,8 +203,9 @@ void bench_floor_ofi_close(bench_ofi_floor *f)
     free(f);
 }
 
-void bench_floor_ofi_size(bench_ofi_floor *f, uint64_t bytes)
+void bench_floor_ofi_size(bench_ofi_floor *f, uint64_t bytes, uint64_t window)
 {
+    f->window = window;
     f->bytes = bytes;
     f->stride = (bytes + 63) & ~63ull;
     uint64_t slots = f->window > SLOTS ? f->window : SLOTS;

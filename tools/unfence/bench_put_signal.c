@@ -13,8 +13,6 @@
 #define LANES_MAX    8
 #define COUNT_PUTS   8192u
 #define COUNT_NUMBER (1ull << 40) /* message numbers that no lane reaches */
-#define AREA_MAX                                                                                                                 \
-    (16ull << 20) /* of a window: larger ones are made smaller, and reported so, since long steps meet more disturbance */
 
 typedef enum put_policy { POLICY_UNSIGNALLED, POLICY_WEAK, POLICY_STRONG, POLICY_ORDERED, POLICY_SET, POLICY_COUNT } put_policy;
 static const char *const policy_names[] = {"unsignalled", "weak", "strong", "ordered", "set", NULL};
@@ -331,7 +329,7 @@ static int measure_ping_pong(bench_pe *b, bench_area *area, uint64_t *words)
     if (add_policies(b, area, &c, words, false) != 0)
         return -1;
     if (area->ofi) {
-        bench_floor_ofi_size(area->ofi, area->bytes);
+        bench_floor_ofi_size(area->ofi, area->bytes, area->window);
         add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_ofi_ping_pong, .arg = area->ofi, .divide = 2});
     } else if (area->bytes > 0 && area->bytes <= 8 && strcmp(b->fabric, "local") == 0) {
         add_floor_lane(&c, (bench_lane){.name = "floor", .slice = bench_floor_line_slice, .arg = &c.line, .divide = 2});
@@ -476,9 +474,7 @@ static int set_size(bench_pe *b, bench_area *area, uint64_t bytes)
     area->bytes = bytes;
     area->stride = (bytes + 63) & ~63ull;
     area->stride = area->stride == 0 ? 64 : area->stride;
-    area->window = b->options->window;
-    if (area->window * area->stride > AREA_MAX)
-        area->window = area->stride > AREA_MAX ? 1 : AREA_MAX / area->stride;
+    area->window = bench_window(b->options, bytes);
     uint64_t slots = area->window > PING_SLOTS ? area->window : PING_SLOTS;
     for (uint64_t slot = 0; slot < slots; slot++)
         bench_pattern_fill(area->src + slot * area->stride, bytes, slot);
@@ -510,9 +506,7 @@ static uint64_t area_bytes(const bench_options *options)
     uint64_t most = 0;
     for (size_t i = 0; i < options->sizes.n; i++) {
         uint64_t stride = (options->sizes.values[i] + 64) & ~63ull;
-        uint64_t slots = options->window > PING_SLOTS ? options->window : PING_SLOTS;
-        while (slots > PING_SLOTS && slots * stride > AREA_MAX)
-            slots--;
+        uint64_t window = bench_window(options, options->sizes.values[i]), slots = window > PING_SLOTS ? window : PING_SLOTS;
         most = slots * stride > most ? slots * stride : most;
     }
     return most;

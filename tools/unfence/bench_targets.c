@@ -132,7 +132,7 @@ int bench_targets(const bench_options *options)
     judge(&results, targets);
     if (!options->json)
         report_target_table(stdout, targets, N_LINES);
-    else if (report_json(stdout, results.rows, results.n, targets, N_LINES) != 0)
+    else if (report_json(stdout, "measured", results.rows, results.n, targets, N_LINES) != 0)
         rc = TOOL_EXIT_FAILED;
     free(results.rows);
     return rc;

@@ -261,6 +261,7 @@ static void print_all(const info_facts *facts)
     print_build();
     print_host(facts);
     print_fabrics(facts);
+    info_gpus_print(&facts->gpus);
     print_memory(facts);
     print_settings(facts);
     if (facts->n_warnings > 0)
@@ -286,8 +287,9 @@ int info_command(int argc, char **argv)
         .command = "unfence info",
         .synopsis = "[OPTIONS]",
         .text = "Prints the version, the fabrics and providers that can be used here with their limits (or why they are "
-                "refused), what\n"
-                "the host offers, the settings in force with their origin, the memory that a world sets aside, and warnings.",
+                "refused), the driver\n"
+                "and GPUs, what the host offers, the settings in force with their origin, the memory that a world sets aside, "
+                "and warnings.",
         .options = options,
         .n_options = sizeof options / sizeof *options};
     switch (tool_options_parse(&usage, argc - 1, argv + 1)) {
@@ -317,6 +319,7 @@ int info_command(int argc, char **argv)
     } else {
         host_read("", &facts->host);
         probe_all(facts);
+        info_gpus_find(&facts->settings, &facts->gpus);
         count_memory(facts);
         find_trouble(facts);
         if (json)

@@ -4,12 +4,14 @@
 #define UNFENCE_TOOL_INFO_H
 
 #include "base/settings.h"
+#include "cuda/gpu.h"
 #include "fabric/fabric.h"
 #include "host.h"
 #include <stdbool.h>
 
 #define INFO_PROVIDERS 16
 #define INFO_WARNINGS  12
+#define INFO_GPUS      16
 
 /* A fabric tried with one provider: its limits, or why it is refused. */
 typedef struct info_provider {
@@ -26,8 +28,27 @@ typedef struct info_memory {
     uint64_t heap, signals, address_space;
 } info_memory;
 
+typedef struct info_gpu {
+    bool known;
+    char refused[300]; /* else */
+    uf_cuda_facts facts;
+    bool near[INFO_GPUS];
+    const char *near_why[INFO_GPUS];
+} info_gpu;
+
+typedef struct info_gpus {
+    bool usable;
+    char why[640]; /* the driver, or why there is none */
+    int n, found;
+    info_gpu gpus[INFO_GPUS];
+} info_gpus;
+void info_gpus_find(const uf_settings *settings, info_gpus *g);
+void info_gpus_print(const info_gpus *g);
+struct json_object *info_gpus_json(const info_gpus *g);
+
 typedef struct info_facts {
     host_facts host;
+    info_gpus gpus;
     uf_settings settings;
     info_provider providers[INFO_PROVIDERS];
     size_t n_providers;

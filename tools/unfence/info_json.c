@@ -116,6 +116,7 @@ int info_print_json(const info_facts *facts)
     json_object_object_add(root, "build", build_object());
     json_object_object_add(root, "host", host_object(&facts->host));
     json_object_object_add(root, "providers", providers);
+    json_object_object_add(root, "gpu_memory", info_gpus_json(&facts->gpus));
     json_object_object_add(root, "memory", memory_object(&facts->memory));
     json_object_object_add(root, "settings", settings_array(&facts->settings));
     json_object_object_add(root, "warnings", warnings);

@@ -84,12 +84,13 @@ static json_object *target_json(const report_target *target)
     return object;
 }
 
-int report_json(FILE *out, const report_row *rows, size_t n, const report_target *targets, size_t n_targets)
+int report_json(FILE *out, const char *result, const report_row *rows, size_t n, const report_target *targets, size_t n_targets)
 {
     json_object *root = json_object_new_object();
     if (!root)
         return -1;
     add_whole(root, "version", REPORT_VERSION);
+    add_text(root, "result", result);
     json_object_object_add(root, "host", host_json());
     json_object *list = json_object_new_array();
     for (size_t i = 0; i < n; i++)

@@ -79,6 +79,24 @@ bool tool_parse_number(const char *text, uint64_t *value)
     return true;
 }
 
+bool tool_parse_time(const char *text, uint64_t *ns)
+{
+    static const struct {
+        const char *name;
+        uint64_t ns;
+    } units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}};
+    char *end;
+    errno = 0;
+    unsigned long long number = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+    for (size_t i = 0; number && errno == 0 && i < sizeof units / sizeof *units; i++) {
+        if (strcmp(end, units[i].name) != 0 || number > UINT64_MAX / units[i].ns)
+            continue;
+        *ns = number * units[i].ns;
+        return true;
+    }
+    return false;
+}
+
 const char *tool_format_bytes(uint64_t bytes, char text[24])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -147,8 +165,49 @@ static tool_parsed allowed_name(const tool_usage *usage, const tool_option *opti
     return TOOL_PARSED_WRONG;
 }
 
+static tool_parsed too_long(const tool_usage *usage, const tool_option *option, const char *value)
+{
+    return wrong_value(usage, option, value, "too long a list or entry");
+}
+
+/* "A..B": A, 2A, 4A ... up to B. */
+static tool_parsed set_range(const tool_usage *usage, const tool_option *option, const char *item, const char *dots)
+{
+    tool_numbers *list = option->value;
+    uint64_t from, to;
+    char first[64];
+    snprintf(first, sizeof first, "%.*s", (int)(dots - item), item);
+    if (!tool_parse_number(first, &from) || !tool_parse_number(dots + 2, &to) || from == 0 || from > to)
+        return wrong_value(usage, option, item, "not a range (2K..4M), which doubles from its first number to its last");
+    if (!within(option, from) || !within(option, to))
+        return out_of_bounds(usage, option, item);
+    for (uint64_t number = from; number <= to; number *= 2) {
+        if (list->n == TOOL_LIST_MAX)
+            return too_long(usage, option, item);
+        list->values[list->n++] = number;
+    }
+    return TOOL_PARSED;
+}
+
+static tool_parsed set_time(const tool_usage *usage, const tool_option *option, const char *item)
+{
+    tool_numbers *list = option->value;
+    uint64_t ns;
+    if (!tool_parse_time(item, &ns))
+        return wrong_value(usage, option, item, "not a time (500ns, 20us, 1ms)");
+    if (!within(option, ns))
+        return out_of_bounds(usage, option, item);
+    list->values[list->n++] = ns;
+    return TOOL_PARSED;
+}
+
 static tool_parsed set_list_item(const tool_usage *usage, const tool_option *option, const char *item)
 {
+    const char *dots = strstr(item, "..");
+    if (option->type == TOOL_TIMES)
+        return set_time(usage, option, item);
+    if (option->type == TOOL_NUMBERS && dots)
+        return set_range(usage, option, item, dots);
     if (option->type == TOOL_NUMBERS) {
         tool_numbers *list = option->value;
         uint64_t number;
@@ -178,7 +237,7 @@ static tool_parsed set_list(const tool_usage *usage, const tool_option *option, 
         if (length == 0)
             return wrong_value(usage, option, value, "an empty entry in a comma-separated list");
         if (length >= sizeof item || *n == TOOL_LIST_MAX)
-            return wrong_value(usage, option, value, "too long a list or entry");
+            return too_long(usage, option, value);
         memcpy(item, at, length);
         item[length] = '\0';
         tool_parsed parsed = set_list_item(usage, option, item);
@@ -217,6 +276,7 @@ static tool_parsed set_value(const tool_usage *usage, const tool_option *option,
         return TOOL_PARSED;
     }
     case TOOL_NUMBERS:
+    case TOOL_TIMES:
     case TOOL_NAMES:
         return set_list(usage, option, value);
     }

@@ -33,7 +33,8 @@ typedef enum tool_option_type {
     TOOL_TEXT,    /* const char * */
     TOOL_NUMBER,  /* uint64_t with optional K, M, G (1024-based) */
     TOOL_SECONDS, /* double */
-    TOOL_NUMBERS, /* tool_numbers: comma-separated TOOL_NUMBER */
+    TOOL_NUMBERS, /* tool_numbers: comma-separated TOOL_NUMBER, and A..B for A, 2A, 4A up to B */
+    TOOL_TIMES,   /* tool_numbers of nanoseconds: comma-separated, with ns, us or ms */
     TOOL_NAMES,   /* tool_names: comma-separated words */
 } tool_option_type;
 
@@ -69,7 +70,9 @@ void tool_help(const tool_usage *usage);
 const char *tool_nearest(const char *word, const char *const *known, size_t n);
 /* "8", "64K", "1M": false if it is not a number. */
 bool tool_parse_number(const char *text, uint64_t *value);
-/* The reverse, for tables: "64 KiB". Returns `text`. */
+/* "500ns", "20us", "1ms", in nanoseconds: false if it is no such time. */
+bool tool_parse_time(const char *text, uint64_t *ns);
+/* The reverse of tool_parse_number, for tables: "64 KiB". Returns `text`. */
 const char *tool_format_bytes(uint64_t bytes, char text[24]);
 
 #endif

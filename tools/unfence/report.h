@@ -1,6 +1,6 @@
 /* report.h - what every benchmark of the project reports: rows of one shape, as JSON for machines or a table for people.
  *
- * The JSON is {"version":1, "host":{...}, "rows":[...]} and, from `unfence bench targets`, "targets":[...]. Its schema is in
+ * The JSON is {"version":1, "result":"measured", "host":{...}, "rows":[...]} and, from `unfence bench targets`, "targets":[...]. Its schema is in
  * docs/benchmarks.md and checked by tests/multi/tool_json.c. Plain data: rows live in memory shared by the PEs of a run. */
 #ifndef UNFENCE_TOOL_REPORT_H
 #define UNFENCE_TOOL_REPORT_H
@@ -40,8 +40,8 @@ typedef struct report_target {
 
 bool report_target_met(const report_target *target);
 const char *report_metric_name(report_metric metric);
-/* 0, or -1 if writing failed or memory ran out. */
-int report_json(FILE *out, const report_row *rows, size_t n, const report_target *targets, size_t n_targets);
+/* `result`: "measured", or "model" where no hardware was. 0, or -1 if writing failed or memory ran out. */
+int report_json(FILE *out, const char *result, const report_row *rows, size_t n, const report_target *targets, size_t n_targets);
 void report_table(FILE *out, const report_row *rows, size_t n);
 void report_target_table(FILE *out, const report_target *targets, size_t n);
 

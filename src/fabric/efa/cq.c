@@ -6,10 +6,7 @@
  * receive, which is posted again.
  *
  * An error completion concerns one WR, unless it is of the receive queue or of a malformed entry: then the queue pair is in error,
- * everything in flight is flushed, and once that is taken poll says so.
- *
- * Several rails: a queue in error, a dead NIC, or a peer that one rail reaches no more are each told once, as UF_CQE_RAIL, when
- * nothing is in flight there any more; the WRs that failed because of it are not told, since they will be sent again. */
+ * everything in flight is flushed, and once that is taken poll says so; with several rails rail.c does. */
 #include "base/log.h"
 #include "fabric/efa/efa.h"
 #include <stdarg.h>
@@ -53,28 +50,15 @@ describe(uf_efa *efa, const uf_efa_rail *rail, const uf_efa_slot *slot, unsigned
              efa->device->nics[rail->index].name, uf_efa_status_name(status), status, uf_efa_status_remedy(status));
 }
 
-static void __attribute__((cold, noinline)) break_rail(uf_efa *efa, uf_efa_rail *rail, unsigned status)
+/* Whether the caller is told that the WR failed. */
+static bool __attribute__((cold, noinline)) failed(uf_efa *efa, uf_efa_rail *rail, const uf_efa_slot *slot, unsigned status)
 {
-    if (!efa->cause[0] || (efa->n_rails > 1 && !rail->broken))
-        snprintf(efa->cause, sizeof efa->cause, "PE %d: the queue of rail %u (%s) is in error: %s (EFA status %u). %s", efa->pe,
-                 rail->index, efa->device->nics[rail->index].name, uf_efa_status_name(status), status,
-                 uf_efa_status_remedy(status));
-    rail->broken = true;
-}
-
-/* What an error says of more than its own WR; true if the WR failed only because of that, and another rail will carry it. */
-static bool __attribute__((cold, noinline)) broke(uf_efa *efa, uf_efa_rail *rail, uf_efa_peer *peer, unsigned status)
-{
-    if (status == UF_EFA_QP_ERROR || status == UF_EFA_FLUSHED) {
-        break_rail(efa, rail, status);
-        return efa->n_rails > 1;
-    }
-    if (efa->n_rails == 1 || (status != UF_EFA_UNRESPONSIVE && status != UF_EFA_UNREACHABLE))
+    if (status == UF_EFA_QP_ERROR || status == UF_EFA_FLUSHED)
+        uf_efa_rail_break(efa, rail, status);
+    if (efa->n_rails > 1 && !uf_efa_rail_tells(efa, rail, slot, status))
         return false;
-    if (!peer->broken) {
-        peer->broken = true;
-        rail->breaking++;
-    }
+    describe(efa, rail, slot, status);
+    efa->spoken = true;
     return true;
 }
 
@@ -82,7 +66,8 @@ static bool __attribute__((cold, noinline)) broke(uf_efa *efa, uf_efa_rail *rail
 static int take_sent(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe *cqe)
 {
     uint32_t index;
-    if (unlikely(c->qpn != rail->qp.qpn || !uf_efa_id_slot(&rail->ids, c->id, &index))) {
+    bool late = rail->health == UF_EFA_BROKEN; /* its WRs were given up */
+    if (unlikely(c->qpn != rail->qp.qpn || !uf_efa_id_slot(&rail->ids, c->id, &index) || late)) {
         stray(efa, "PE %d: a completion of an earlier queue %u on rail %u was dropped", efa->pe, c->qpn, rail->index);
         return 0;
     }
@@ -90,9 +75,8 @@ static int take_sent(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf_cqe
     *cqe = (uf_cqe){.kind = UF_CQE_SENT, .rail = rail->index, .peer = slot->peer, .cookie = slot->cookie};
     int told = !slot->silent;
     if (unlikely(c->status)) {
-        describe(efa, rail, slot, c->status);
         cqe->status = uf_efa_status_code(c->status);
-        told = !broke(efa, rail, &rail->peers[slot->peer], c->status);
+        told = failed(efa, rail, slot, c->status);
     }
     rail->peers[slot->peer].in_flight--;
     uf_efa_sq_complete(&rail->qp.sq, 1);
@@ -111,7 +95,7 @@ static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf
         return 0;
     }
     if (unlikely(c->status)) {
-        break_rail(efa, rail, c->status);
+        uf_efa_rail_break(efa, rail, c->status);
         return 0;
     }
     known = c->ah != UF_EFA_AH_UNKNOWN && uf_map_get(&rail->pe_of, uf_efa_source_key(c->ah, c->source), &peer);
@@ -127,7 +111,8 @@ static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf
     }
     if (used_receive) {
         rail->qp.rq.completed++;
-        uf_efa_rail_receive(rail, index);
+        if (rail->health == UF_EFA_SOUND) /* else a queue in error would flush it at once */
+            uf_efa_rail_receive(rail, index);
     }
     if (unlikely(!known))
         stray(efa, "PE %d: an arrival of %u bytes from queue %u, handle %u on rail %u is of no PE of this world and was dropped",
@@ -135,44 +120,16 @@ static int take_received(uf_efa *efa, uf_efa_rail *rail, const uf_efa_cqe *c, uf
     return known;
 }
 
-static uf_cqe rail_cqe(const uf_efa_rail *rail, uint32_t peer)
-{
-    return (uf_cqe){.kind = UF_CQE_RAIL, .rail = rail->index, .status = UF_EFABRIC, .peer = peer};
-}
-
-/* One break that is due, if there is one: 0 or 1. */
-static int __attribute__((cold, noinline)) tell_break(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqe)
-{
-    const uf_efa_sq *sq = &rail->qp.sq;
-    if (rail->broken && !rail->told && (rail->gone || sq->reserved == sq->completed)) {
-        rail->told = true;
-        snprintf(efa->error, sizeof efa->error, "%s", efa->cause);
-        *cqe = rail_cqe(rail, UF_CQE_ALL_PEERS);
-        return 1;
-    }
-    for (uint32_t i = 0; i < efa->n_pes && rail->breaking; i++) {
-        uf_efa_peer *peer = &rail->peers[i];
-        if (!peer->broken || peer->told || peer->in_flight)
-            continue;
-        peer->told = true;
-        rail->breaking--;
-        snprintf(efa->error, sizeof efa->error,
-                 "PE %d: rail %u (%s) reaches PE %u no more: the NIC there, or the path, has failed", efa->pe, rail->index,
-                 efa->device->nics[rail->index].name, i);
-        *cqe = rail_cqe(rail, i);
-        return 1;
-    }
-    return 0;
-}
-
-static int poll_rail(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqes, int max)
+/* *empty: it saw that nothing is left. */
+static int poll_rail(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqes, int max, bool *empty)
 {
     uf_efa_cqe c;
     uint32_t posted = rail->qp.rq.posted, taken = 0;
     int n = 0;
+    *empty = false;
     while (n < max) {
         if (!uf_efa_cq_peek(&rail->cq, rail->cq.consumed + taken, &c)) {
-            efa->base.drained |= 1u << rail->index;
+            *empty = true;
             break;
         }
         taken++;
@@ -187,36 +144,59 @@ static int poll_rail(uf_efa *efa, uf_efa_rail *rail, uf_cqe *cqes, int max)
         uf_efa_cq_advance(&rail->cq, taken);
     if (posted != rail->qp.rq.posted)
         uf_efa_rq_ring(&rail->qp.rq);
-    if (unlikely((rail->broken || rail->breaking) && efa->n_rails > 1 && n < max))
-        n += tell_break(efa, rail, &cqes[n]);
     return n;
 }
 
-/* Now and then: whether the NICs live. With several rails a break is told by poll; with one it ends the fabric, when nothing else is left. */
-static int __attribute__((cold, noinline)) look_at_device(uf_efa *efa, int n)
+/* Nothing has come for a while: perhaps because the device is gone. */
+static int __attribute__((cold, noinline)) look_at_device(uf_efa *efa)
+{
+    uf_efa_rail *rail = &efa->rails[0];
+    int code = rail->health == UF_EFA_SOUND ? efa->device->ops->failed(efa->device, 0) : 0;
+    if (code)
+        uf_efa_rail_gone(efa, rail, code);
+    return rail->health == UF_EFA_SOUND ? 0 : uf_fail(rail->code, "%s", rail->cause);
+}
+
+/* With several rails one may be gone while the others are busy. */
+static void __attribute__((cold, noinline)) look_at_devices(uf_efa *efa)
 {
     for (uint32_t i = 0; i < efa->n_rails; i++) {
-        uf_efa_rail *rail = &efa->rails[i];
-        if (!rail->broken && efa->device->ops->failed(efa->device, i)) {
-            rail->broken = rail->gone = true;
-            snprintf(efa->cause, sizeof efa->cause, "%s", uf_error_message());
-        }
-        if (rail->broken && efa->n_rails == 1 && n == 0)
-            return uf_fail(UF_EFABRIC, "%s", efa->cause);
+        int code = efa->rails[i].gone ? 0 : efa->device->ops->failed(efa->device, i);
+        if (code)
+            uf_efa_rail_gone(efa, &efa->rails[i], code);
     }
+}
+
+static int poll_rails(uf_efa *efa, uf_cqe *cqes, int max)
+{
+    uint32_t rail = efa->first_rail;
+    int n = 0;
+    efa->base.drained = 0;
+    efa->spoken = false;
+    if (unlikely(++efa->polls % UF_EFA_LOOK_EVERY == 0))
+        look_at_devices(efa);
+    efa->first_rail = rail + 1 < efa->n_rails ? rail + 1 : 0;
+    for (uint32_t i = 0; i < efa->n_rails && n < max; i++) {
+        bool empty;
+        n += poll_rail(efa, &efa->rails[rail], cqes + n, max - n, &empty);
+        efa->base.drained |= (uint32_t)empty << rail;
+        rail = rail + 1 < efa->n_rails ? rail + 1 : 0;
+    }
+    if (n < max && !efa->spoken)
+        n += uf_efa_rail_news(efa, cqes + n);
     return n;
 }
 
 int uf_efa_fabric_poll(uf_fabric *f, uf_cqe *cqes, int max)
 {
     uf_efa *efa = (uf_efa *)f;
-    int n = 0;
+    bool empty;
     if (efa->device->ops->progress)
         efa->device->ops->progress(efa->device);
-    f->drained = 0;
-    for (uint32_t i = 0; i < efa->n_rails && n < max; i++)
-        n += poll_rail(efa, &efa->rails[i], cqes + n, max - n);
-    if (unlikely(++efa->polls % UF_EFA_LOOK_EVERY == 0))
-        return look_at_device(efa, n);
+    if (efa->n_rails > 1)
+        return poll_rails(efa, cqes, max);
+    int n = poll_rail(efa, &efa->rails[0], cqes, max, &empty);
+    if (unlikely(n == 0 && ++efa->empty_polls % UF_EFA_LOOK_EVERY == 0))
+        return look_at_device(efa);
     return n;
 }

@@ -46,8 +46,10 @@ typedef struct uf_efa_device_params {
     const uf_settings *settings;
     const char *name; /* what the user wrote after "efa:", "" for nothing: a NIC, a list of them, "model-chaos" */
     int pe, n_pes;
-    bool one_host; /* all PEs are on this host */
-    void *arg;     /* uf_world_options.fabric_arg */
+    bool one_host;    /* all PEs are on this host */
+    uint32_t n_rails; /* that will be used at most; 0: as many as there are near */
+    const char *root; /* of /sys, as src/topo takes it; NULL: this host's */
+    void *arg;        /* uf_world_options.fabric_arg */
 } uf_efa_device_params;
 
 typedef struct uf_efa_qp_options {
@@ -101,6 +103,8 @@ struct uf_efa_device_ops {
      * itself, as hardware does, or whose time somebody else gives: in the model's deterministic mode the driver of the fibers, which
      * jumps to uf_model_next when all PEs wait. */
     void (*progress)(uf_efa_device *device);
+    /* Nanoseconds of the time in which the device's packets travel: the model's own in its deterministic mode. */
+    uint64_t (*now)(uf_efa_device *device);
     /* UF_OK while the NIC works; else the error that ended it (a fatal asynchronous event, removal), as a sentence. May make a system call:
      * the fabric asks now and then. */
     int (*failed)(uf_efa_device *device, uint32_t nic);

@@ -27,9 +27,10 @@ struct uf_efa_model_place {
     uint64_t seed, opened, started;
     uint32_t n_pes, n_rails;
     bool real_time;
-    bool torn;            /* a process died while it moved the model */
-    uint32_t id;          /* of an arena's place, in its NICs' addresses; 0: it is in one process only */
-    uf_model_nic *nics[]; /* n_rails of each PE */
+    bool torn;                   /* a process died while it moved the model */
+    uint32_t id;                 /* of an arena's place, in its NICs' addresses; 0: it is in one process only */
+    uf_model_counter **counters; /* of peers' writes, as nics; NULL: none */
+    uf_model_nic *nics[];        /* n_rails of each PE */
 };
 
 enum { LOOK_EVERY = 4096, ARENAS = 8 }; /* moves between two looks for dead processes; worlds that a process has at once */
@@ -66,6 +67,18 @@ static int choose_params(const uf_efa_model_place_options *o, uf_efa_model_place
         return UF_OK;
     }
     return uf_model_profile(profile, &p->params);
+}
+
+static int make_counters(uf_efa_model_place *p, uint64_t *words)
+{
+    uint32_t n = p->n_pes * p->n_rails;
+    int rc = UF_OK;
+    p->counters = calloc(n, sizeof(uf_model_counter *));
+    if (!p->counters)
+        return uf_fail(UF_ENOMEM, "EFA model: no memory for %u counters", n);
+    for (uint32_t i = 0; !rc && i < n; i++)
+        rc = uf_model_counter_create(p->nics[i], &words[i], NULL, &p->counters[i]);
+    return rc;
 }
 
 static int init_lock(uf_efa_model_place *p, bool shared)
@@ -113,6 +126,8 @@ int uf_efa_model_place_create(const uf_efa_model_place_options *o, uf_efa_model_
     if (!p)
         return uf_fail(UF_ENOMEM, "EFA model: no memory for a place of %u PEs", o->n_pes);
     int rc = fill_place(p, o, NULL);
+    if (!rc && o->remote_writes)
+        rc = make_counters(p, o->remote_writes);
     if (rc)
         uf_efa_model_place_destroy(p);
     else
@@ -127,6 +142,7 @@ void uf_efa_model_place_destroy(uf_efa_model_place *p)
     if (p->model)
         uf_model_destroy(p->model);
     pthread_mutex_destroy(&p->lock);
+    free(p->counters); /* themselves the model's */
     free(p);
 }
 
@@ -416,16 +432,18 @@ static void model_cq_destroy(uf_efa_device *device, uf_efa_device_cq *cq)
 static int model_qp_create(uf_efa_device *device, uint32_t nic, const uf_efa_qp_options *options, uf_efa_qp *qp)
 {
     model_device *d = (model_device *)device;
-    const uf_model_qp_options o = {.pd = d->pd,
-                                   .sq_depth = options->sq_depth,
-                                   .rq_depth = options->rq_depth,
-                                   .wqe_bytes = options->wqe_bytes,
-                                   .qkey = options->qkey,
-                                   .rnr_retry = options->rnr_retry,
-                                   .unsolicited = options->unsolicited,
-                                   .plain = d->place->real_time,
-                                   .send_cq = options->send_cq->cq,
-                                   .recv_cq = options->recv_cq->cq};
+    uf_model_qp_options o = {.pd = d->pd,
+                             .sq_depth = options->sq_depth,
+                             .rq_depth = options->rq_depth,
+                             .wqe_bytes = options->wqe_bytes,
+                             .qkey = options->qkey,
+                             .rnr_retry = options->rnr_retry,
+                             .unsolicited = options->unsolicited,
+                             .plain = d->place->real_time,
+                             .send_cq = options->send_cq->cq,
+                             .recv_cq = options->recv_cq->cq};
+    if (d->place->counters)
+        o.counters[UF_MODEL_COUNT_REMOTE_WRITE] = d->place->counters[d->pe * d->place->n_rails + nic];
     uf_model_qp_info *info = calloc(1, sizeof *info); /* lives as long as the queue: its table of stores is used */
     if (!info)
         return uf_fail(UF_ENOMEM, "PE %u: no memory for a queue pair", d->pe);
@@ -575,10 +593,21 @@ static int model_failed(uf_efa_device *device, uint32_t nic)
                            d->pe, d->base.nics[nic].name, nic);
 }
 
+static uint64_t virtual_now(uf_efa_device *device)
+{
+    return uf_model_now(((model_device *)device)->place->model);
+}
+
+static uint64_t clock_now(uf_efa_device *device)
+{
+    (void)device;
+    return uf_clock_ns();
+}
+
 #define MODEL_OPS                                                                                                                \
     .name = "model", .open = model_open, .close = model_close, .cq_create = model_cq_create, .cq_destroy = model_cq_destroy,     \
     .qp_create = model_qp_create, .qp_destroy = model_qp_destroy, .mr_register = model_mr_register, .mr_close = model_mr_close,  \
     .ah_create = model_ah_create, .ah_destroy = model_ah_destroy, .failed = model_failed
 
-const struct uf_efa_device_ops uf_efa_device_model = {MODEL_OPS};
-static const struct uf_efa_device_ops in_real_time = {MODEL_OPS, .progress = model_progress};
+const struct uf_efa_device_ops uf_efa_device_model = {MODEL_OPS, .now = virtual_now};
+static const struct uf_efa_device_ops in_real_time = {MODEL_OPS, .progress = model_progress, .now = clock_now};

@@ -23,6 +23,8 @@ typedef struct uf_efa_model_place_options {
     uint32_t n_pes;
     uint32_t n_rails; /* 0: 1 */
     bool real_time;
+    /* n_pes * n_rails words, PE by PE, in which the NICs count the writes of peers (completion counters); NULL: none. Not between processes. */
+    uint64_t *remote_writes;
 } uf_efa_model_place_options;
 
 /* UF_EINVAL, UF_ENOMEM. */

@@ -6,15 +6,19 @@
  * A NIC's own limits are asked of it and never assumed; what a host lacks is refused with the name of what is missing. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "fabric/efa/choose.h"
 #include "fabric/efa/device.h"
 #include "fabric/efa/verbs_library.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 enum {
     PORT = 1,
@@ -42,6 +46,8 @@ typedef struct verbs_device {
     uf_efa_device base;
     uf_verbs lib;
     int pe;
+    const char *root;  /* while it is opened */
+    uint64_t nic_rate; /* UNFENCE_NIC_RATE */
     nic nics[UF_EFA_NICS_MAX];
 } verbs_device;
 
@@ -72,6 +78,14 @@ static uint32_t round_down(uint32_t n)
     return n ? 1u << (31 - __builtin_clz(n)) : 0;
 }
 
+/* Verbs tell a speed in steps that EFA's generations have outgrown; what sysfs and the instance type say is better. */
+static uint64_t rate_of(const verbs_device *d, const char *name)
+{
+    uf_topo_nic found;
+    bool known = uf_topo_read_nic(d->root, name, d->nic_rate, &found) && uf_topo_rate_known(found.rate);
+    return known ? found.rate.mbps * (1000000 / 8) : d->nic_rate * (1000000000 / 8);
+}
+
 static int describe(verbs_device *d, uint32_t i, const uf_efadv_device *efa)
 {
     nic *n = &d->nics[i];
@@ -93,6 +107,7 @@ static int describe(verbs_device *d, uint32_t i, const uf_efadv_device *efa)
         return refuse(d, i, "asking for its address", errno, "the driver does not answer; see dmesg");
     memcpy(out->gid, gid.raw, sizeof out->gid);
     snprintf(out->detail, sizeof out->detail, "part 0x%x, firmware %.40s", device.vendor_part_id, device.fw_ver);
+    out->rate_bytes = rate_of(d, out->name);
     out->can_read = efa->device_caps & UF_EFADV_RDMA_READ;
     out->can_write = efa->device_caps & UF_EFADV_RDMA_WRITE;
     out->can_unsolicited = efa->device_caps & UF_EFADV_UNSOLICITED_WRITE_RECV;
@@ -210,8 +225,47 @@ static int open_candidates(verbs_device *d, const char *list, struct ibv_device 
     return UF_OK;
 }
 
-static int open_nics(verbs_device *d, const char *list)
+/* Moves the candidates that are this PE's rails to the front, in their order. */
+static int keep_near(verbs_device *d, const uf_efa_device_params *params, candidate *all, uint32_t *n)
 {
+    const char *names[UF_EFA_NICS_MAX];
+    candidate sorted[UF_EFA_NICS_MAX] = {0};
+    uf_efa_local local;
+    uf_efa_choice choice;
+    uf_topo *topo;
+    cpu_set_t allowed;
+    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+    int rc = uf_topo_read(d->root, d->nic_rate, &topo);
+    if (rc)
+        return rc;
+    local = (uf_efa_local){0};
+    uf_efa_local_read((const char *const *)environ, params->pe, params->n_pes, params->one_host, &local);
+    for (uint32_t cpu = 0; known && cpu < CPU_SETSIZE; cpu++) {
+        bool may = CPU_ISSET(cpu, &allowed);
+        local.cpus.bits[cpu / 64] |= (uint64_t)may << cpu % 64;
+        local.cpus.count += may;
+    }
+    for (uint32_t i = 0; i < *n; i++)
+        names[i] = d->lib.ibv_get_device_name_(all[i].device);
+    uf_efa_choose(topo, names, *n, params->n_rails, &local, &choice);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < choice.n; i++) {
+        sorted[at++] = all[choice.nic[i]];
+        uf_log(UF_LOG_INFO, d->pe, "rail %u is EFA device %s, %s", i, names[choice.nic[i]], choice.why);
+        all[choice.nic[i]].context = NULL;
+    }
+    for (uint32_t i = 0; i < *n; i++)
+        if (all[i].context)
+            sorted[at++] = all[i];
+    memcpy(all, sorted, sizeof sorted);
+    *n = choice.n;
+    uf_topo_free(topo);
+    return UF_OK;
+}
+
+static int open_nics(verbs_device *d, const uf_efa_device_params *params)
+{
+    const char *list = params->name;
     int n_devices = 0;
     struct ibv_device **devices = d->lib.ibv_get_device_list_(&n_devices);
     if (!devices)
@@ -222,6 +276,8 @@ static int open_nics(verbs_device *d, const char *list)
     int rc = open_candidates(d, list, devices, all, &found);
     if (!rc && (found == 0 || found < names_in(list)))
         rc = refuse_names(d, list, devices, found);
+    if (!rc && !list[0])
+        rc = keep_near(d, params, all, &found);
     for (; !rc && opened < found; opened++)
         rc = open_nic(d, opened, all[opened].device, &all[opened].efa, all[opened].context);
     for (uint32_t i = d->base.n_nics; i < UF_EFA_NICS_MAX; i++) /* those that no NIC owns yet */
@@ -270,7 +326,10 @@ static int verbs_open(const uf_efa_device_params *params, uf_efa_device **device
         return rc;
     }
     d->base.token = new_token();
-    rc = open_nics(d, params->name);
+    d->root = params->root ? params->root : "";
+    d->nic_rate = (uint64_t)params->settings->number[UF_SET_NIC_RATE];
+    rc = open_nics(d, params);
+    d->root = NULL;
     if (rc)
         verbs_close(&d->base);
     else
@@ -550,6 +609,12 @@ static int verbs_failed(uf_efa_device *device, uint32_t i)
                          : UF_OK;
 }
 
+static uint64_t verbs_now(uf_efa_device *device)
+{
+    (void)device;
+    return uf_clock_ns();
+}
+
 /* No descriptor to sleep on: a queue that is polled behind the library's back cannot be armed through it [I]. */
 const struct uf_efa_device_ops uf_efa_device_verbs = {.name = "verbs",
                                                       .open = verbs_open,
@@ -562,4 +627,5 @@ const struct uf_efa_device_ops uf_efa_device_verbs = {.name = "verbs",
                                                       .mr_close = verbs_mr_close,
                                                       .ah_create = verbs_ah_create,
                                                       .ah_destroy = verbs_ah_destroy,
+                                                      .now = verbs_now,
                                                       .failed = verbs_failed};

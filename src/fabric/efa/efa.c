@@ -28,6 +28,7 @@ static int open_device(const uf_fabric_params *params, uf_efa_device **device)
                                     .pe = params->pe,
                                     .n_pes = params->n_pes,
                                     .one_host = params->one_host,
+                                    .n_rails = params->n_rails,
                                     .arg = params->arg};
     /* An argument is a place of the model's that tests share: nothing else takes one. */
     if (params->arg)
@@ -49,6 +50,11 @@ static uint32_t least(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
+static uint32_t scaled(uint32_t wanted, uint32_t n_rails)
+{
+    return least((uint64_t)(wanted ? wanted : UF_EFA_DEFAULT_DEPTH) * n_rails, UINT32_MAX);
+}
+
 static uint32_t round_up(uint64_t n)
 {
     uint32_t p = 1;
@@ -65,10 +71,10 @@ typedef struct sizes {
     bool unsolicited;
 } sizes;
 
-static uf_efa_nic common_nic(const uf_efa_device *device)
+static uf_efa_nic common_nic(const uf_efa_device *device, uint32_t n_rails)
 {
     uf_efa_nic c = device->nics[0];
-    for (uint32_t i = 1; i < device->n_nics; i++) {
+    for (uint32_t i = 1; i < n_rails; i++) {
         const uf_efa_nic *n = &device->nics[i];
         c.can_read &= n->can_read;
         c.can_write &= n->can_write;
@@ -86,13 +92,17 @@ static uf_efa_nic common_nic(const uf_efa_device *device)
     return c;
 }
 
+static uint32_t more_of(uint32_t liked, uint32_t have, uint32_t spare)
+{
+    return liked > have ? least(liked - have, spare) : 0;
+}
+
 static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_efa_nic *nic, sizes *s)
 {
     uf_fabric_caps *caps = &efa->base.caps;
     uint32_t tx = params->tx_depth ? params->tx_depth : UF_EFA_DEFAULT_DEPTH;
-    /* On several rails more may come to one of them than its share: fabric.h. */
-    uint32_t messages = efa->n_rails * (params->receives ? params->receives : UF_EFA_DEFAULT_DEPTH);
-    uint32_t remote = efa->n_rails * (params->remote_cqes ? params->remote_cqes : UF_EFA_DEFAULT_DEPTH);
+    /* The caller counts for one rail; what flew on those that broke may come once more on each that is left. */
+    uint32_t messages = scaled(params->receives, efa->n_rails), remote = scaled(params->remote_cqes, efa->n_rails);
     s->sq = least(round_up(tx), efa->words == UF_EFA_WQE_WORDS ? nic->max_sq : nic->max_sq_wide);
     tx = least(tx, s->sq);
     s->unsolicited = nic->can_unsolicited;
@@ -108,6 +118,13 @@ static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_ef
             "UNFENCE_QUEUE_DEPTH or UNFENCE_MESSAGES",
             efa->pe, nic->name, nic->max_cq, tx, messages);
     remote = least(remote, nic->max_cq - fixed);
+    /* Here more cost an entry of a ring or two: what is left of the rings is shared out. */
+    uint32_t spare = nic->max_cq - (uint32_t)fixed - remote, taken = messages + (s->unsolicited ? 0 : remote);
+    spare = least(spare, nic->max_rq - taken);
+    uint32_t more = more_of(params->receives_liked, messages, spare / 2);
+    messages += more;
+    remote += more_of(params->remote_cqes_liked, remote, spare - more);
+    fixed += more;
     s->receives = messages + (s->unsolicited ? 0 : remote);
     s->remote = s->unsolicited ? remote : 0;
     s->rq = round_up(s->receives);
@@ -118,12 +135,27 @@ static int choose_sizes(uf_efa *efa, const uf_fabric_params *params, const uf_ef
     return UF_OK;
 }
 
+/* "rdmap79s0, rdmap80s0 and 2 more, part 0xefa2 ..." */
+static void describe_rails(const uf_efa *efa, char *text, size_t bytes)
+{
+    enum { NAMED = 2 };
+    const uf_efa_nic *nics = efa->device->nics;
+    size_t at = (size_t)snprintf(text, bytes, "%.20s", nics[0].name);
+    for (uint32_t i = 1; i < efa->n_rails && i < NAMED; i++)
+        at += (size_t)snprintf(text + at, bytes - at, ", %.20s", nics[i].name);
+    if (efa->n_rails > NAMED)
+        at += (size_t)snprintf(text + at, bytes - at, " and %u more", efa->n_rails - NAMED);
+    if (nics[0].detail[0])
+        snprintf(text + at, bytes - at, ", %s", nics[0].detail);
+}
+
 static void fill_caps(uf_efa *efa, const uf_efa_nic *nic)
 {
     uf_fabric_caps *caps = &efa->base.caps;
     strcpy(caps->fabric, "efa");
     snprintf(caps->provider, sizeof caps->provider, "%s", efa->device->ops->name);
-    snprintf(caps->detail, sizeof caps->detail, "%.32s%s%.60s", nic->name, nic->detail[0] ? ", " : "", nic->detail);
+    describe_rails(efa, caps->detail, sizeof caps->detail);
+    snprintf(caps->device, sizeof caps->device, "%s", nic->name);
     caps->n_rails = efa->n_rails;
     caps->imm_bits = 32;
     caps->imm_placed = true; /* the sender's completion follows the target's answer, and that the completion there */
@@ -175,9 +207,8 @@ int uf_efa_rail_start(uf_efa *efa, uf_efa_rail *rail)
     if (rc)
         return rc;
     rail->has_qp = true;
-    rail->broken = rail->gone = rail->told = false;
-    for (uint32_t i = 0; i < efa->n_pes; i++)
-        rail->peers[i].in_flight = 0;
+    rail->health = UF_EFA_SOUND;
+    rail->gone = false;
     uf_efa_ids_init(&rail->ids, rail->slot_bits, efa->device->token + rail->generation, nic->wide_ids);
     uf_efa_ids_init(&rail->receive_ids, (uint32_t)__builtin_ctz(rq), efa->device->token + rail->generation, 0);
     rail->generation++;
@@ -195,6 +226,8 @@ void uf_efa_rail_stop(uf_efa *efa, uf_efa_rail *rail)
     if (rail->has_qp)
         efa->device->ops->qp_destroy(efa->device, rail->index, &rail->qp);
     rail->has_qp = false;
+    for (uint32_t i = 0; rail->peers && i < efa->n_pes; i++)
+        rail->peers[i].in_flight = 0;
 }
 
 static int build_rail(uf_efa *efa, uint32_t index, const sizes *s)
@@ -289,7 +322,7 @@ static int check_nic(const uf_efa *efa, const uf_efa_nic *nic)
 static int build(uf_efa *efa, const uf_fabric_params *params)
 {
     sizes s = {0};
-    const uf_efa_nic nic = common_nic(efa->device);
+    const uf_efa_nic nic = common_nic(efa->device, efa->n_rails);
     efa->words = params->settings->number[UF_SET_EFA_WQE] == 128 ? UF_EFA_WIDE_WORDS : UF_EFA_WQE_WORDS;
     int rc = check_nic(efa, &nic);
     if (!rc) {
@@ -307,15 +340,16 @@ static int efa_open(const uf_fabric_params *params, uf_fabric **out)
     int rc = open_device(params, &device);
     if (rc)
         return rc;
-    uf_efa *efa = calloc(1, sizeof *efa + device->n_nics * sizeof efa->rails[0]);
+    uint32_t n_rails = params->n_rails ? least(params->n_rails, device->n_nics) : device->n_nics;
+    uf_efa *efa = calloc(1, sizeof *efa + n_rails * sizeof efa->rails[0]);
     if (!efa) {
         device->ops->close(device);
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for %u rails", params->pe, device->n_nics);
+        return uf_fail(UF_ENOMEM, "PE %d: no memory for %u rails", params->pe, n_rails);
     }
     efa->base.ops = &uf_fabric_efa;
     efa->pe = params->pe;
     efa->n_pes = (uint32_t)params->n_pes;
-    efa->n_rails = params->n_rails && params->n_rails < device->n_nics ? params->n_rails : device->n_nics;
+    efa->n_rails = n_rails;
     efa->device = device;
     rc = build(efa, params);
     if (rc)
@@ -365,7 +399,10 @@ static int efa_connect(uf_fabric *f, uint32_t index, uint32_t peer, const void *
         return rc;
     if (p->connected) /* it has a new queue */
         uf_map_remove(&rail->pe_of, uf_efa_source_key(ah, p->address.qpn), NULL);
-    *p = (uf_efa_peer){.address = a, .ah = ah, .connected = true, .made_ah = made};
+    p->address = a;
+    p->ah = ah;
+    p->connected = true;
+    p->made_ah = made;
     return uf_map_put(&rail->pe_of, uf_efa_source_key(ah, a.qpn), peer);
 }
 

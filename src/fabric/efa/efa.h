@@ -7,7 +7,7 @@
  * Room is found before anything is written: a WR needs a slot of ours and an entry of the ring, there are as many of both,
  * and a completion frees both. The CQ has room for all that can come at once: every entry of the SQ, every receive, and, where
  * immediates use no receive, as many of them as caps.cq_depth says; nothing protects it otherwise.
- * efa.c opens and connects, ep.c posts, cq.c polls, mr.c registers. One thread at a time. */
+ * efa.c opens and connects, ep.c posts, cq.c polls, rail.c knows which rails are broken, mr.c registers. One thread at a time. */
 #ifndef UF_FABRIC_EFA_EFA_H
 #define UF_FABRIC_EFA_EFA_H
 
@@ -21,10 +21,19 @@ enum {
     UF_EFA_NONE = 0xffff,
     UF_EFA_BOUNCE_BYTES = 32,   /* what a silent write may have where entries have no inline writes: copied beside its slot */
     UF_EFA_NOWHERE_BYTES = 64,  /* where writes of 0 bytes go */
-    UF_EFA_LOOK_EVERY = 256,    /* polls between two looks at the device's health */
+    UF_EFA_LOOK_EVERY = 256,    /* empty polls between two looks at the device's health */
     UF_EFA_RNR_FOR_EVER = 7,    /* credits see to it that a live peer has a receive; deadlines find a dead one */
     UF_EFA_DEFAULT_DEPTH = 256, /* where the caller does not say */
+    /* How long packets of a flushed request may still be under way: several times the longest delay that was ever told of SRD [I]. */
+    UF_EFA_STALE_NS = 2000000,
 };
+
+/* Of a rail, and of the way over a rail to one peer. */
+typedef enum uf_efa_health {
+    UF_EFA_SOUND,
+    UF_EFA_BREAKING, /* known to be broken; its last completions are awaited. What is posted now goes nowhere */
+    UF_EFA_BROKEN,   /* and the engine was told (with one rail: poll or the WRs tell) */
+} uf_efa_health;
 
 /* A WR in flight. */
 typedef struct uf_efa_slot {
@@ -53,10 +62,10 @@ typedef struct uf_efa_peer {
     uf_efa_address address;
     uint16_t ah;
     bool connected;
-    bool made_ah; /* others of this address use it too: PEs of one host may share a NIC */
-    bool broken;  /* several rails: this one reaches the peer no more */
-    bool told;    /* and the caller knows */
-    uint32_t in_flight;
+    bool made_ah;       /* others of this address use it too: PEs of one host may share a NIC */
+    uint8_t health;     /* uf_efa_health; SOUND with one rail */
+    uint8_t status;     /* what broke it */
+    uint32_t in_flight; /* WRs without a completion, counted with several rails */
 } uf_efa_peer;
 
 typedef struct uf_efa_rail {
@@ -80,10 +89,12 @@ typedef struct uf_efa_rail {
     uint32_t bounce_at, nowhere_at; /* offsets */
     uf_efa_device_mr *memory_mr;
     uint32_t memory_lkey, memory_rkey;
-    bool broken;       /* the queue is in error: nothing more comes */
-    bool gone;         /* its NIC has failed: what is in flight never completes */
-    bool told;         /* several rails: the caller knows that it broke */
-    uint32_t breaking; /* peers whose break is to be told when nothing is in flight to them */
+    uint8_t health; /* uf_efa_health: not SOUND when the queue is in error or the NIC gone */
+    bool gone;      /* the NIC is: no completion of ours will come */
+    int code;       /* what poll returns when this was the only rail */
+    uint32_t peers_breaking;
+    uint64_t broke_at;          /* the device's time */
+    char cause[UF_ERROR_BYTES]; /* what broke it */
 } uf_efa_rail;
 
 typedef struct uf_efa {
@@ -92,12 +103,13 @@ typedef struct uf_efa {
     uint32_t n_pes, n_rails;
     uint32_t words;        /* of an SQ entry: 8 or 16 */
     uint32_t inline_write; /* bytes of a write that travel in the entry */
-    uint32_t polls;
-    uint64_t strays;   /* completions of nobody: stale, unknown senders, receives in error. The first are logged */
-    struct uf_mr *mrs; /* all that are registered: close frees what the caller left */
+    uint32_t empty_polls, polls;
+    uint32_t first_rail; /* that is looked at: in turn, since a poll may not come to all */
+    bool spoken;         /* error() belongs to a completion of this poll */
+    uint64_t strays;     /* completions of nobody: stale, unknown senders, receives in error. The first are logged */
+    struct uf_mr *mrs;   /* all that are registered: close frees what the caller left */
     uf_efa_device *device;
     char error[UF_ERROR_BYTES]; /* of the last error completion */
-    char cause[UF_ERROR_BYTES]; /* of the first that broke a rail: what ended the fabric */
     uf_efa_rail rails[];
 } uf_efa;
 
@@ -128,6 +140,15 @@ int uf_efa_rail_start(uf_efa *efa, uf_efa_rail *rail);
 void uf_efa_rail_stop(uf_efa *efa, uf_efa_rail *rail);
 /* Posts the receive with this index again; the doorbell is the caller's. */
 void uf_efa_rail_receive(uf_efa_rail *rail, uint32_t index);
+/* The queue of the rail is in error (the completion's status), or its NIC is gone (the device's sentence is uf_error_message()). */
+void uf_efa_rail_break(uf_efa *efa, uf_efa_rail *rail, unsigned status);
+void uf_efa_rail_gone(uf_efa *efa, uf_efa_rail *rail, int code);
+/* Several rails: a WR failed. False: only because of a break, so its completion is not told. */
+bool uf_efa_rail_tells(uf_efa *efa, uf_efa_rail *rail, const uf_efa_slot *slot, unsigned status);
+/* Several rails: writes one UF_CQE_RAIL if one is due; the number written. */
+int uf_efa_rail_news(uf_efa *efa, uf_cqe *cqe);
+/* Several rails: what becomes of a WR that is posted on a broken one. */
+int uf_efa_rail_refuse(const uf_efa_rail *rail, uint32_t peer);
 /* "write", "read" ... for sentences. */
 const char *uf_efa_verb_name(unsigned verb);
 

@@ -48,9 +48,9 @@ static int __attribute__((cold, noinline)) bad_wr(const uf_efa *efa, const uf_wr
     if (!efa->rails[wr->rail].peers[wr->peer].connected)
         return uf_fail(UF_EINVAL, "PE %d: a work request to PE %u came before it was connected on rail %u", efa->pe, wr->peer,
                        wr->rail);
-    if (efa->rails[wr->rail].broken)
+    if (efa->n_rails == 1 && efa->rails[wr->rail].health != UF_EFA_SOUND)
         return uf_fail(UF_EFABRIC, "PE %d: rail %u (%s) is in error and takes no work requests: %s", efa->pe, wr->rail,
-                       efa->device->nics[wr->rail].name, efa->cause);
+                       efa->device->nics[wr->rail].name, efa->rails[wr->rail].cause);
     if (wr->verb > UF_VERB_SEND)
         return uf_fail(UF_EINVAL, "PE %d: a work request to PE %u has the unknown verb %u", efa->pe, wr->peer, wr->verb);
     if (wr->bytes > efa->base.caps.max_message)
@@ -70,7 +70,7 @@ static bool sound(const uf_efa *efa, const uf_wr *wr)
     if (wr->rail >= efa->n_rails || wr->peer >= efa->n_pes)
         return false;
     const uf_efa_rail *rail = &efa->rails[wr->rail];
-    if (!rail->peers[wr->peer].connected || (rail->broken && efa->n_rails == 1) || wr->verb > UF_VERB_SEND)
+    if (!rail->peers[wr->peer].connected || (rail->health && efa->n_rails == 1) || wr->verb > UF_VERB_SEND)
         return false;
     if (wr->verb == UF_VERB_SEND)
         return true;
@@ -85,9 +85,9 @@ int uf_efa_fabric_post(uf_fabric *f, const uf_wr *wr)
     if (unlikely(!sound(efa, wr)))
         return bad_wr(efa, wr);
     uf_efa_rail *rail = &efa->rails[wr->rail];
+    if (unlikely(rail->health | rail->peers[wr->peer].health))
+        return uf_efa_rail_refuse(rail, wr->peer);
     uint16_t slot = rail->free_slot;
-    if (unlikely(rail->broken || rail->peers[wr->peer].broken))
-        return UF_EAGAIN; /* several rails: the poll that tells of it is to come */
     if (unlikely(slot == UF_EFA_NONE || uf_efa_sq_room(&rail->qp.sq) == 0)) {
         uf_efa_sq_flush_owned(&rail->qp.sq); /* what waits for its doorbell must move, or nothing ever frees the queue */
         return UF_EAGAIN;

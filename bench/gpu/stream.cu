@@ -1,0 +1,281 @@
+/* stream.cu - what put-with-signal and wait on streams cost: one way, on the host, in graphs, and as bandwidth beside plain copies.
+ *
+ * stream [--json FILE] [--gpus 1|2]
+ * Two processes with a world, on two GPUs or sharing one. The sender's stream is held by a word of host memory until both have appended
+ * everything, so that the time measured is the GPUs'; the time on the host is that of the calls while the stream is held. Nothing is a
+ * kernel. What arrived is compared in full after each sample; a wrong byte fails the run. What is compared runs in turn. */
+#include "gpu/crowd.h"
+#include "report.cuh"
+#include <chrono>
+#include <cstdlib>
+
+enum { PAIRS = 100, GRAPH_PAIRS = 50, SAMPLES = 60, ROUNDS = 20, GATE = 9, WARM = 5, BUFFER = 4 << 20 };
+
+static struct {
+    report rep;
+    uint64_t gate, signals; /* numbers that only grow */
+    const char *json;
+    unsigned char host[BUFFER];
+} b;
+
+static double now_us(void)
+{
+    using namespace std::chrono;
+    return (double)duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count() / 1e3;
+}
+
+static bool hold_stream(pe *p)
+{
+    b.gate++;
+    if (p->me == 0)
+        FINE(uf_wait_on_stream(p->world, &p->host_words[GATE], UF_GE, b.gate, 0, p->stream));
+    return true;
+}
+
+/* All have appended; microseconds until our stream is done, on PE 0 from when it was let go. */
+static bool let_go(pe *p, double *us)
+{
+    if (!sync_all(p))
+        return false;
+    double begin = now_us();
+    if (p->me == 0)
+        __atomic_store_n(&p->host_words[GATE], b.gate, __ATOMIC_RELEASE);
+    DRIVER(cu.cuStreamSynchronize(p->stream));
+    *us = now_us() - begin;
+    return sync_all(p);
+}
+
+/* The payload of message i is 8 bytes that say which. */
+static bool load_numbers(pe *p, uint64_t n, uint64_t base)
+{
+    uint64_t *numbers = (uint64_t *)b.host;
+    for (uint64_t i = 0; i < n; i++)
+        numbers[i] = base + i * 0x100000001ull + (uint64_t)p->me;
+    return copy(p, p->mine, b.host, n * 8) && sync_all(p);
+}
+
+static bool numbers_arrived(pe *p, uint64_t n, uint64_t base)
+{
+    const uint64_t *numbers = (const uint64_t *)b.host;
+    if (!copy(p, b.host, p->in, n * 8))
+        return false;
+    for (uint64_t i = 0; i < n; i++)
+        HOLD(numbers[i] == base + i * 0x100000001ull + (uint64_t)p->right);
+    return sync_all(p);
+}
+
+/* ---------------------------------------------------------------- one way, and what the calls cost */
+
+static bool send(pe *p, uint64_t i, uint64_t *word, uint64_t value)
+{
+    FINE(uf_put_signal_on_stream(p->ctx, p->in + 8 * i, p->mine + 8 * i, 8, word, UF_SIGNAL_SET, value, p->right, UF_WEAK,
+                                 p->stream));
+    return true;
+}
+
+static bool append_pairs(pe *p, std::vector<double> *host)
+{
+    for (uint64_t i = 0; i < PAIRS; i++) {
+        uint64_t value = b.signals + i + 1;
+        double begin = now_us();
+        if (p->me == 0 && !send(p, i, &p->words[0], value))
+            return false;
+        FINE(uf_wait_on_stream(p->world, &p->words[p->me == 0 ? 1 : 0], UF_GE, value, 0, p->stream));
+        if (p->me == 1 && !send(p, i, &p->words[1], value))
+            return false;
+        host->push_back(now_us() - begin);
+    }
+    b.signals += PAIRS;
+    return true;
+}
+
+static bool one_way(pe *p)
+{
+    std::vector<double> ways, host, none;
+    for (int sample = 0; sample < SAMPLES + WARM; sample++) {
+        uint64_t base = (uint64_t)sample << 40;
+        double us;
+        if (!load_numbers(p, PAIRS, base) || !hold_stream(p) || !append_pairs(p, sample < WARM ? &none : &host) ||
+            !let_go(p, &us) || !numbers_arrived(p, PAIRS, base))
+            return false;
+        if (sample >= WARM)
+            ways.push_back(us / (2 * PAIRS));
+    }
+    if (p->me != 0)
+        return true;
+    double way = report_add(&b.rep, "stream", "put_signal + wait", 8, 1, "one way", "us", "", ways);
+    double calls = report_add(&b.rep, "stream", "put_signal + wait", 8, 1, "host", "us", "", host);
+    report_judge(&b.rep, "put_signal + wait on a stream, 8 B, one way", way, "us", 6.0, true);
+    report_judge(&b.rep, "put_signal + wait on a stream, host time of both calls", calls, "us", 4.0, true);
+    return true;
+}
+
+/* ---------------------------------------------------------------- replayed */
+
+/* All waits consume, so that every replay is alike: a word is set again only after an answer that came after its consumption. */
+static bool capture(pe *p, CUgraphExec *exec)
+{
+    CUgraph graph;
+    DRIVER(cu.cuStreamBeginCapture(p->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (uint64_t i = 0; i < GRAPH_PAIRS; i++) {
+        if (p->me == 0 && !send(p, i, &p->words[2], 1))
+            return false;
+        FINE(uf_wait_on_stream(p->world, &p->words[p->me == 0 ? 3 : 2], UF_EQ, 1, UF_CONSUME, p->stream));
+        if (p->me == 1 && !send(p, i, &p->words[3], 1))
+            return false;
+    }
+    DRIVER(cu.cuStreamEndCapture(p->stream, &graph));
+    DRIVER(cu.cuGraphInstantiateWithFlags(exec, graph, 0));
+    DRIVER(cu.cuGraphDestroy(graph));
+    return sync_all(p);
+}
+
+static bool replayed(pe *p)
+{
+    std::vector<double> ways, host;
+    CUgraphExec exec;
+    if (!capture(p, &exec))
+        return false;
+    for (int sample = 0; sample < SAMPLES + WARM; sample++) {
+        uint64_t base = (uint64_t)sample << 44;
+        double us;
+        if (!load_numbers(p, GRAPH_PAIRS, base) || !hold_stream(p))
+            return false;
+        double begin = now_us();
+        DRIVER(cu.cuGraphLaunch(exec, p->stream));
+        double launched = now_us() - begin;
+        if (!let_go(p, &us) || !numbers_arrived(p, GRAPH_PAIRS, base))
+            return false;
+        if (sample < WARM)
+            continue;
+        ways.push_back(us / (2 * GRAPH_PAIRS));
+        host.push_back(launched / GRAPH_PAIRS);
+    }
+    DRIVER(cu.cuGraphExecDestroy(exec));
+    if (p->me != 0)
+        return true;
+    report_add(&b.rep, "stream", "graph of 50 pairs", 8, 1, "one way", "us", "", ways);
+    double launch = report_add(&b.rep, "stream", "graph of 50 pairs", 8, 1, "host", "us", "", host);
+    report_judge(&b.rep, "replay in a graph, host time per pair", launch, "us", 1.5, true);
+    return true;
+}
+
+/* ---------------------------------------------------------------- bandwidth */
+
+static bool load_pattern(pe *p, unsigned salt)
+{
+    if (p->me == 0)
+        fill(b.host, BUFFER, 0, salt);
+    else
+        memset(b.host, 0, BUFFER);
+    return copy(p, p->me == 0 ? p->mine : p->in, b.host, BUFFER) && sync_all(p);
+}
+
+static bool pattern_arrived(pe *p, unsigned salt)
+{
+    if (p->me == 1) {
+        if (!copy(p, b.host, p->in, BUFFER))
+            return false;
+        HOLD(is(b.host, BUFFER, 0, salt));
+    }
+    return sync_all(p);
+}
+
+/* GB/s of one batch. */
+static bool batch(pe *p, uint64_t bytes, uint64_t messages, bool plain, double *rate)
+{
+    unsigned char *there = (unsigned char *)uf_ptr(p->world, p->in, 1);
+    double us;
+    HOLD(there != NULL);
+    if (!hold_stream(p))
+        return false;
+    for (uint64_t i = 0; p->me == 0 && i < messages; i++) {
+        uint64_t at = i * bytes % BUFFER;
+        if (plain)
+            DRIVER(cu.cuMemcpyAsync(address(there + at), address(p->mine + at), bytes, p->stream));
+        else
+            FINE(uf_put_signal_on_stream(p->ctx, p->in + at, p->mine + at, bytes, &p->words[4], UF_SIGNAL_SET, ++b.signals, 1,
+                                         UF_WEAK, p->stream));
+    }
+    if (!let_go(p, &us))
+        return false;
+    *rate = (double)(bytes * messages) / us / 1e3;
+    return true;
+}
+
+static bool bandwidth_of(pe *p, uint64_t bytes, uint64_t messages)
+{
+    std::vector<double> rates[2], ratios;
+    for (unsigned round = 0; round < ROUNDS + WARM; round++) {
+        double rate[2];
+        for (unsigned plain = 0; plain < 2; plain++)
+            if (!load_pattern(p, 2 * round + plain) || !batch(p, bytes, messages, plain, &rate[plain]) ||
+                !pattern_arrived(p, 2 * round + plain))
+                return false;
+        if (round < WARM)
+            continue;
+        rates[0].push_back(rate[0]);
+        rates[1].push_back(rate[1]);
+        ratios.push_back(rate[0] / rate[1]);
+    }
+    if (p->me != 0)
+        return true;
+    report_add(&b.rep, "stream", "put_signal", bytes, 1, "bandwidth", "GB/s", "", rates[0]);
+    report_add(&b.rep, "stream", "cuMemcpyAsync", bytes, 1, "bandwidth", "GB/s", "", rates[1]);
+    report_add(&b.rep, "stream", "put_signal", bytes, 1, "ratio", "x", "cuMemcpyAsync", ratios);
+    return true;
+}
+
+static bool bandwidth(pe *p)
+{
+    return bandwidth_of(p, 65536, 256) && bandwidth_of(p, BUFFER, 64);
+}
+
+/* ---------------------------------------------------------------- the run */
+
+static bool written(pe *p)
+{
+    char name[64] = "", version[32];
+    CUdevice device;
+    int number = 0;
+    if (p->me != 0)
+        return true;
+    DRIVER(cu.cuDeviceGet(&device, 0));
+    DRIVER(cu.cuDeviceGetName(name, sizeof name, device));
+    DRIVER(cu.cuDriverGetVersion(&number));
+    snprintf(version, sizeof version, "CUDA %d.%d", number / 1000, number % 1000 / 10);
+    b.rep.gpu = name;
+    b.rep.driver = version;
+    report_targets(&b.rep);
+    fflush(stdout);
+    HOLD(!b.json || report_json(&b.rep, b.json));
+    return true;
+}
+
+static const promise steps[] = {PROMISE(one_way), PROMISE(replayed), PROMISE(bandwidth), PROMISE(written)};
+
+static const char *option(int argc, char **argv, const char *name)
+{
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], name))
+            return argv[i + 1];
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    static const suite all = {steps, sizeof steps / sizeof *steps};
+    int found = crowd_count_gpus();
+    const char *most = option(argc, argv, "--gpus");
+    b.json = option(argc, argv, "--json");
+    if (found < 1) {
+        printf("no GPU here\n");
+        return 77;
+    }
+    bool two = found > 1 && !(most && atoi(most) == 1);
+    b.rep.gpus = two ? 2 : 1;
+    b.rep.fabric = two ? "local (2 GPUs)" : "local (1 GPU)";
+    const crowd pair = {two ? "two GPUs" : "one GPU", 2, two ? -1 : 0, false};
+    crowd_run_processes(&pair, &all);
+    return crowd_finish(found);
+}

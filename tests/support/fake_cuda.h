@@ -1,0 +1,12 @@
+/* fake_cuda.h - what tests may ask of fake_cuda.c; found by dlsym in the library that UNFENCE_CUDA_LIBRARY names. */
+#ifndef TESTS_SUPPORT_FAKE_CUDA_H
+#define TESTS_SUPPORT_FAKE_CUDA_H
+
+/* The n-th call of a driver function from now on (1: the next) returns `code`, a CUresult. */
+void fake_cuda_fail(const char *function, int nth, int code);
+/* Calls still to come before that: 0 when it has happened, or nothing was asked for. */
+int fake_cuda_pending(void);
+/* Driver objects alive in this process: allocations, mappings, reservations, registrations, streams, references to contexts. */
+int fake_cuda_live(void);
+
+#endif
