@@ -27,7 +27,7 @@ build: packages-run
 run: build
 	@$(unfence) run -n 4 --no-prefix -- moe-layer $${TEXT:+--text "$$TEXT"} $(ARGS)
 
-## test: everything that fits into a quarter of an hour; the last line counts it
+## test: everything that fits into twenty minutes on two cores; the last line counts it
 .PHONY: test
 test: packages-test
 	@scripts/test

@@ -38,7 +38,7 @@ typedef struct nic {
     struct ibv_pd *pd;
     handle *handles;
     uint32_t n_handles, room;
-    bool rnr_retry, wide_ids_asked;
+    bool rnr_retry;
     char failure[96]; /* the first fatal event */
 } nic;
 
@@ -456,7 +456,6 @@ static int take_rings(verbs_device *d, uint32_t i, struct ibv_qp *made, const uf
     uf_efa_sq_init(&qp->sq, (uint64_t *)(void *)sq.buffer, sq.doorbell, (uint32_t)__builtin_ctz(sq.num_entries), o->wqe_bytes / 8,
                    limit, sq.max_batch, NULL);
     uf_efa_rq_init(&qp->rq, (uint64_t *)(void *)rq.buffer, rq.doorbell, (uint32_t)__builtin_ctz(rq.num_entries));
-    d->nics[i].wide_ids_asked = true;
     d->base.nics[i].wide_ids = sq.caps & UF_EFADV_WQ_64_BIT_IDS;
     return UF_OK;
 }
