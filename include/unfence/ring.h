@@ -1,7 +1,7 @@
 /* ring.h - ring exchange (ring attention), tiled all-gather and tiled reduce-scatter: the next bytes fly while these are computed on.
  *
  * uf_ring   Blocks go from each PE of a team to its neighbour, in either direction, each as one put with a weak signal. A block has up to
- *           eight parts (K, V, ...) that lie at fixed places of a receive slot; there are two slots or more for each direction. A slot is
+ *           eight parts (K, V, ...), which lie one after the other in a receive slot; there are two slots or more for each direction. A slot is
  *           given back by one signal. A rotation, in which everybody's block visits everybody who needs it, looks like this:
  *
  *               uf_ring_route route = {.n_pes = n, .hops = n - 1, .direction = UF_RING_FORWARD};
@@ -57,7 +57,8 @@ UF_API int uf_ring_create(uf_team *team, const uf_ring_options *options, uf_ring
 /* Collective over the world, as creating was. What was started is completed; blocks that nobody took are dropped. NULL is allowed. */
 UF_API int uf_ring_destroy(uf_ring *ring);
 
-/* Where the parts of a block are and how long. Sizes do not travel: a PE knows those of each origin, or has told the others (uf_allgather). */
+/* Where the parts of a block are and how long. Sizes do not travel: the receiver says what it awaits, as it knows the sizes of each origin or was told them
+ * (uf_allgather). In a slot each part begins at the next multiple of 64 bytes after the one before. */
 typedef struct uf_ring_block {
     const void *part[UF_RING_PARTS];
     size_t bytes[UF_RING_PARTS];
@@ -70,7 +71,7 @@ typedef struct uf_ring_block {
  * direction the ring does not have), UF_ETIMEDOUT and UF_EPEER, which name the neighbour and the step. */
 UF_API int uf_ring_start(uf_ring *ring, uf_ring_direction direction, const uf_ring_block *block, unsigned flags);
 /* Waits for the next block in this direction, or with UF_NOWAIT returns UF_EAGAIN if it is not here: *block then says where it is, with the sizes
- * in `bytes` (NULL: part_bytes). Read it, do not write it: it is sent on from there, and a network may place it a second time. UF_EINVAL if
+ * in `bytes`, which are those that the neighbour sent (NULL: part_bytes). Read it, do not write it: it is sent on from there, and a network may place it a second time. UF_EINVAL if
  * all slots are held: none could come. */
 UF_API int uf_ring_finish(uf_ring *ring, uf_ring_direction direction, const size_t *bytes, uf_ring_block *block, unsigned flags);
 /* Gives the oldest block held in this direction back, so that the neighbour may send another. Waits first, if it was sent on, until it has left. */

@@ -37,7 +37,7 @@ struct uf_ring {
     uf_world *world;
     uf_ctx *credits; /* signals alone */
     int n_parts, n_slots;
-    size_t part_bytes[UF_RING_PARTS], part_at[UF_RING_PARTS], slot_bytes, total;
+    size_t part_bytes[UF_RING_PARTS], slot_bytes, total;
     unsigned char *base; /* symmetric */
     uint64_t *words;
     uf_ring_port ports[UF_RING_DIRECTIONS];

@@ -67,7 +67,6 @@ static void lay_out(uf_ring *r, const uf_ring_options *o)
     r->n_slots = o->n_slots ? o->n_slots : 2;
     for (int i = 0; i < r->n_parts; i++) {
         r->part_bytes[i] = o->part_bytes[i];
-        r->part_at[i] = r->slot_bytes;
         r->slot_bytes += uf_ring_pad(o->part_bytes[i]);
     }
     if (r->slot_bytes == 0)
@@ -238,19 +237,35 @@ typedef struct run {
     size_t at, bytes;
 } run;
 
-/* Parts that lie in the source as they do in a slot, with no gap between, make one run. Empty ones make none. */
+/* The slot of ours that an address lies in, and its direction; false: in none. */
+static bool find_slot(const uf_ring *r, const unsigned char *at, int *direction, size_t *slot)
+{
+    for (int d = 0; d < UF_RING_DIRECTIONS; d++) {
+        const uf_ring_port *p = &r->ports[d];
+        if (!p->open || at < p->slots || at >= p->slots + (size_t)r->n_slots * r->slot_bytes)
+            continue;
+        *direction = d;
+        *slot = (size_t)(at - p->slots) / r->slot_bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Parts that lie in the source as they do in a slot make one run; the gaps that align them go along only where they are gaps of a slot as well.
+ * Empty parts make none. */
 static int find_runs(const uf_ring *r, const uf_ring_block *b, run *runs)
 {
-    int n = 0;
-    for (int i = 0; i < r->n_parts; i++) {
+    int n = 0, direction;
+    size_t at = 0, slot;
+    for (int i = 0; i < r->n_parts; at += uf_ring_pad(b->bytes[i++])) {
         const unsigned char *src = b->part[i];
         run *last = n ? &runs[n - 1] : NULL;
         if (b->bytes[i] == 0)
             continue;
-        if (last && last->at + last->bytes == r->part_at[i] && last->src + last->bytes == src)
-            last->bytes += b->bytes[i];
+        if (last && last->src + (at - last->at) == src && (last->at + last->bytes == at || find_slot(r, src, &direction, &slot)))
+            last->bytes = at + b->bytes[i] - last->at;
         else
-            runs[n++] = (run){src, r->part_at[i], b->bytes[i]};
+            runs[n++] = (run){src, at, b->bytes[i]};
     }
     return n;
 }
@@ -258,11 +273,10 @@ static int find_runs(const uf_ring *r, const uf_ring_block *b, run *runs)
 /* Notes that a slot of ours is being sent on in direction `d`: it is not given back before that has left. */
 static void note_source(uf_ring *r, const unsigned char *src, uf_ring_direction d)
 {
-    for (int from = 0; from < UF_RING_DIRECTIONS; from++) {
-        uf_ring_port *p = &r->ports[from];
-        if (p->open && src >= p->slots && src < p->slots + (size_t)r->n_slots * r->slot_bytes)
-            p->sent_on[(size_t)(src - p->slots) / r->slot_bytes] |= (uint8_t)(1 << d);
-    }
+    int from;
+    size_t slot;
+    if (find_slot(r, src, &from, &slot))
+        r->ports[from].sent_on[slot] |= (uint8_t)(1 << d);
 }
 
 /* The runs together add n_parts, however many they are. */
@@ -322,6 +336,10 @@ int uf_ring_finish(uf_ring *r, uf_ring_direction d, const size_t *bytes, uf_ring
     int rc = check(r, "uf_ring_finish", d);
     if (!rc && !block)
         rc = uf_fail(UF_EINVAL, "uf_ring_finish on PE %d: argument block is NULL", r->world->pe);
+    for (int i = 0; !rc && bytes && i < r->n_parts; i++)
+        if (bytes[i] > r->part_bytes[i])
+            rc = uf_fail(UF_EINVAL, "uf_ring_finish on PE %d: bytes[%d] is %zu, and the ring was created for at most %zu",
+                         r->world->pe, i, bytes[i], r->part_bytes[i]);
     if (rc)
         return rc;
     uf_ring_port *p = &r->ports[d];
@@ -343,10 +361,12 @@ int uf_ring_finish(uf_ring *r, uf_ring_direction d, const size_t *bytes, uf_ring
                flags);
     if (rc)
         return rc;
+    const unsigned char *at = p->slots + slot * r->slot_bytes;
     *block = (uf_ring_block){{NULL}, {0}};
     for (int i = 0; i < r->n_parts; i++) {
-        block->part[i] = p->slots + slot * r->slot_bytes + r->part_at[i];
+        block->part[i] = at;
         block->bytes[i] = bytes ? bytes[i] : r->part_bytes[i];
+        at += uf_ring_pad(block->bytes[i]);
     }
     p->received++;
     r->stats.blocks_received++;
