@@ -20,7 +20,7 @@
 #include "world/team.h"
 #include <stdbool.h>
 
-enum { UF_RING_DIRECTIONS = 2 };
+enum { UF_RING_DIRECTIONS = 2, UF_RING_WAYS = 4 }; /* ways: contexts that blocks of a direction take in turn */
 
 typedef struct uf_ring_port {
     bool open;
@@ -28,15 +28,16 @@ typedef struct uf_ring_port {
     uint64_t *arrived; /* [n_slots] */
     uint64_t *credit;
     unsigned char *slots; /* [n_slots] of slot_bytes */
-    uf_ctx *ctx;          /* blocks: what has left is known for each direction */
+    uf_ctx
+        *ways[UF_RING_WAYS]; /* what has left is known for each, so giving a slot back does not wait for blocks started later */
     uint64_t sent, received, released;
-    uint8_t sent_on[UF_RING_SLOTS]; /* directions, as bits, in which what lies in the slot may still be leaving */
+    uint8_t sent_on[UF_RING_SLOTS]; /* ways of both directions, as bits, on which what lies in the slot may still be leaving */
 } uf_ring_port;
 
 struct uf_ring {
     uf_world *world;
     uf_ctx *credits; /* signals alone */
-    int n_parts, n_slots;
+    int n_parts, n_slots, n_ways;
     size_t part_bytes[UF_RING_PARTS], slot_bytes, total;
     unsigned char *base; /* symmetric */
     uint64_t *words;

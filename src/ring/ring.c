@@ -65,6 +65,7 @@ static void lay_out(uf_ring *r, const uf_ring_options *o)
     int directions = o->directions ? o->directions : 3, n_open = 0;
     r->n_parts = o->n_parts ? o->n_parts : 1;
     r->n_slots = o->n_slots ? o->n_slots : 2;
+    r->n_ways = r->n_slots < UF_RING_WAYS ? r->n_slots : UF_RING_WAYS;
     for (int i = 0; i < r->n_parts; i++) {
         r->part_bytes[i] = o->part_bytes[i];
         r->slot_bytes += uf_ring_pad(o->part_bytes[i]);
@@ -93,17 +94,17 @@ static int open_ports(uf_ring *r, const uf_team *team)
         if (!p->open)
             continue;
         slots += (size_t)r->n_slots * r->slot_bytes;
-        rc = uf_ctx_create(r->world, NULL, &p->ctx);
+        for (int way = 0; !rc && way < r->n_ways; way++)
+            rc = uf_ctx_create(r->world, NULL, &p->ways[way]);
     }
     return rc ? rc : uf_ctx_create(r->world, NULL, &r->credits);
 }
 
 static int close_contexts(uf_ring *r)
 {
-    int rc = UF_OK;
-    uf_ctx *all[] = {r->ports[0].ctx, r->ports[1].ctx, r->credits};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        int ended = uf_ctx_destroy(all[i]);
+    int rc = uf_ctx_destroy(r->credits);
+    for (int i = 0; i < UF_RING_DIRECTIONS * UF_RING_WAYS; i++) {
+        int ended = uf_ctx_destroy(r->ports[i / UF_RING_WAYS].ways[i % UF_RING_WAYS]);
         rc = rc ? rc : ended;
     }
     return rc;
@@ -270,13 +271,20 @@ static int find_runs(const uf_ring *r, const uf_ring_block *b, run *runs)
     return n;
 }
 
-/* Notes that a slot of ours is being sent on in direction `d`: it is not given back before that has left. */
-static void note_source(uf_ring *r, const unsigned char *src, uf_ring_direction d)
+/* The way of both directions, as a bit. */
+static unsigned way_bit(int direction, int way)
+{
+    return 1u << (direction * UF_RING_WAYS + way);
+}
+_Static_assert(UF_RING_DIRECTIONS *UF_RING_WAYS <= 8, "sent_on has a bit for each way");
+
+/* Notes that a slot of ours is being sent on: it is not given back before that has left. */
+static void note_source(uf_ring *r, const unsigned char *src, unsigned way)
 {
     int from;
     size_t slot;
     if (find_slot(r, src, &from, &slot))
-        r->ports[from].sent_on[slot] |= (uint8_t)(1 << d);
+        r->ports[from].sent_on[slot] |= (uint8_t)way;
 }
 
 /* The runs together add n_parts, however many they are. */
@@ -285,13 +293,14 @@ static int put_runs(uf_ring *r, uf_ring_direction d, const run *runs, int n)
     uf_ring_port *p = &r->ports[d];
     size_t slot = (size_t)(p->sent % (uint64_t)r->n_slots);
     uint64_t *word = &p->arrived[slot], parts = (uint64_t)r->n_parts;
+    int way = (int)(p->sent % (uint64_t)r->n_ways);
     if (n == 0)
-        return uf_signal(p->ctx, word, UF_SIGNAL_ADD, parts, p->to, UF_WEAK);
+        return uf_signal(p->ways[way], word, UF_SIGNAL_ADD, parts, p->to, UF_WEAK);
     int rc = UF_OK;
     for (int i = 0; !rc && i < n; i++) {
         uint64_t value = i == 0 ? parts - (uint64_t)(n - 1) : 1;
-        note_source(r, runs[i].src, d);
-        rc = uf_put_signal_nbi(p->ctx, p->slots + slot * r->slot_bytes + runs[i].at, runs[i].src, runs[i].bytes, word,
+        note_source(r, runs[i].src, way_bit((int)d, way));
+        rc = uf_put_signal_nbi(p->ways[way], p->slots + slot * r->slot_bytes + runs[i].at, runs[i].src, runs[i].bytes, word,
                                UF_SIGNAL_ADD, value, p->to, UF_WEAK);
         r->stats.bytes_sent += rc ? 0 : runs[i].bytes;
     }
@@ -373,13 +382,15 @@ int uf_ring_finish(uf_ring *r, uf_ring_direction d, const size_t *bytes, uf_ring
     return UF_OK;
 }
 
-/* Waits until what was started in the directions of the bits `ways` has left. No slot is then being sent on there. */
+/* Waits until what was started on these ways (way_bit) has left. No slot is then being sent on there. */
 static int flush(uf_ring *r, unsigned ways)
 {
     int rc = UF_OK;
-    for (int d = 0; !rc && d < UF_RING_DIRECTIONS; d++)
-        if (ways >> d & 1 && r->ports[d].open)
-            rc = uf_flush(r->ports[d].ctx);
+    for (int i = 0; !rc && i < UF_RING_DIRECTIONS * UF_RING_WAYS; i++) {
+        uf_ctx *ctx = r->ports[i / UF_RING_WAYS].ways[i % UF_RING_WAYS];
+        if (ctx && ways & 1u << i)
+            rc = uf_flush(ctx);
+    }
     for (int from = 0; !rc && ways && from < UF_RING_DIRECTIONS; from++)
         for (int slot = 0; slot < r->n_slots; slot++)
             r->ports[from].sent_on[slot] &= (uint8_t)~ways;
@@ -408,7 +419,7 @@ int uf_ring_flush(uf_ring *r)
     if (!r)
         return uf_fail(UF_EINVAL, "uf_ring_flush: argument ring is NULL");
     int rc = uf_world_check(r->world);
-    return rc ? rc : flush(r, 3);
+    return rc ? rc : flush(r, ~0u);
 }
 
 int uf_ring_stats_get(const uf_ring *r, uf_ring_stats *stats)
