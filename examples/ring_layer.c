@@ -127,7 +127,7 @@ static int rotate(rotation *r, kernel run, int (*after)(rotation *r, int looked)
         if (!rc && looks)
             rc = compute(r, run);
         if (!rc && comes)
-            rc = uf_ring_release(j->blocks, r->route.direction);
+            rc = uf_ring_release(j->blocks, r->route.direction, 0);
         if (!rc && after)
             rc = after(r, looks);
     }
@@ -203,7 +203,7 @@ static int sum_hop(rotation *r, int looked)
     e.pass = 2, e.peer = (int16_t)neighbour(r, 1), e.bytes = (uint32_t)(2 * bytes);
     timeline_add(&j->line, TIMELINE_PUT, began, e);
     if (!rc && r->hop)
-        rc = uf_ring_release(j->gradients, r->route.direction);
+        rc = uf_ring_release(j->gradients, r->route.direction, 0);
     clear(j);
     return rc;
 }
@@ -222,6 +222,6 @@ int ring_layer_backward(attention_job *j)
         return rc;
     memcpy(j->dk, in.part[0], gradient_bytes(j, j->me));
     memcpy(j->dv, in.part[1], gradient_bytes(j, j->me));
-    rc = uf_ring_release(j->gradients, way);
+    rc = uf_ring_release(j->gradients, way, 0);
     return rc ? rc : uf_ring_flush(j->gradients);
 }

@@ -16,7 +16,7 @@
  *                       uf_ring_start(ring, UF_RING_FORWARD, &held, 0);                      and flies on,
  *                   compute(&held, origin);                                                  while this runs
  *                   if (hop > 0)
- *                       uf_ring_release(ring, UF_RING_FORWARD);
+ *                       uf_ring_release(ring, UF_RING_FORWARD, 0);
  *               }
  *               uf_ring_flush(ring);                                                         k and v may be changed
  *
@@ -74,8 +74,9 @@ UF_API int uf_ring_start(uf_ring *ring, uf_ring_direction direction, const uf_ri
  * in `bytes`, which are those that the neighbour sent (NULL: part_bytes). Read it, do not write it: it is sent on from there, and a network may place it a second time. UF_EINVAL if
  * all slots are held: none could come. */
 UF_API int uf_ring_finish(uf_ring *ring, uf_ring_direction direction, const size_t *bytes, uf_ring_block *block, unsigned flags);
-/* Gives the oldest block held in this direction back, so that the neighbour may send another. Waits first, if it was sent on, until it has left. */
-UF_API int uf_ring_release(uf_ring *ring, uf_ring_direction direction);
+/* Gives the oldest block held in this direction back, so that the neighbour may send another. Waits first, if it was sent on, until it has left,
+ * or with UF_NOWAIT returns UF_EAGAIN if it has not. */
+UF_API int uf_ring_release(uf_ring *ring, uf_ring_direction direction, unsigned flags);
 /* Waits until everything that was started has left: the memory of blocks of one's own may be changed. */
 UF_API int uf_ring_flush(uf_ring *ring);
 

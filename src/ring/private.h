@@ -20,7 +20,7 @@
 #include "world/team.h"
 #include <stdbool.h>
 
-enum { UF_RING_DIRECTIONS = 2, UF_RING_WAYS = 4 }; /* ways: contexts that blocks of a direction take in turn */
+enum { UF_RING_DIRECTIONS = 2 };
 
 typedef struct uf_ring_port {
     bool open;
@@ -28,16 +28,18 @@ typedef struct uf_ring_port {
     uint64_t *arrived; /* [n_slots] */
     uint64_t *credit;
     unsigned char *slots; /* [n_slots] of slot_bytes */
-    uf_ctx
-        *ways[UF_RING_WAYS]; /* what has left is known for each, so giving a slot back does not wait for blocks started later */
     uint64_t sent, received, released;
-    uint8_t sent_on[UF_RING_SLOTS]; /* ways of both directions, as bits, on which what lies in the slot may still be leaving */
+    /* A context for each slot of the neighbour: its use again implies that the block before has arrived, so each has one block under way, and to
+     * wait for what leaves a slot is to wait for no other. sent_on: the contexts, as bits by direction, on which what lies in a slot of ours may
+     * still be leaving. */
+    uf_ctx *ways[UF_RING_SLOTS];
+    uint64_t sent_on[UF_RING_SLOTS][UF_RING_DIRECTIONS];
 } uf_ring_port;
 
 struct uf_ring {
     uf_world *world;
     uf_ctx *credits; /* signals alone */
-    int n_parts, n_slots, n_ways;
+    int n_parts, n_slots;
     size_t part_bytes[UF_RING_PARTS], slot_bytes, total;
     unsigned char *base; /* symmetric */
     uint64_t *words;

@@ -7,6 +7,7 @@
 #include "ring/private.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const names[UF_RING_DIRECTIONS] = {"forward", "reverse"};
 
@@ -65,7 +66,6 @@ static void lay_out(uf_ring *r, const uf_ring_options *o)
     int directions = o->directions ? o->directions : 3, n_open = 0;
     r->n_parts = o->n_parts ? o->n_parts : 1;
     r->n_slots = o->n_slots ? o->n_slots : 2;
-    r->n_ways = r->n_slots < UF_RING_WAYS ? r->n_slots : UF_RING_WAYS;
     for (int i = 0; i < r->n_parts; i++) {
         r->part_bytes[i] = o->part_bytes[i];
         r->slot_bytes += uf_ring_pad(o->part_bytes[i]);
@@ -94,7 +94,7 @@ static int open_ports(uf_ring *r, const uf_team *team)
         if (!p->open)
             continue;
         slots += (size_t)r->n_slots * r->slot_bytes;
-        for (int way = 0; !rc && way < r->n_ways; way++)
+        for (int way = 0; !rc && way < r->n_slots; way++)
             rc = uf_ctx_create(r->world, NULL, &p->ways[way]);
     }
     return rc ? rc : uf_ctx_create(r->world, NULL, &r->credits);
@@ -103,10 +103,11 @@ static int open_ports(uf_ring *r, const uf_team *team)
 static int close_contexts(uf_ring *r)
 {
     int rc = uf_ctx_destroy(r->credits);
-    for (int i = 0; i < UF_RING_DIRECTIONS * UF_RING_WAYS; i++) {
-        int ended = uf_ctx_destroy(r->ports[i / UF_RING_WAYS].ways[i % UF_RING_WAYS]);
-        rc = rc ? rc : ended;
-    }
+    for (int d = 0; d < UF_RING_DIRECTIONS; d++)
+        for (int way = 0; way < r->n_slots; way++) {
+            int ended = uf_ctx_destroy(r->ports[d].ways[way]);
+            rc = rc ? rc : ended;
+        }
     return rc;
 }
 
@@ -271,20 +272,13 @@ static int find_runs(const uf_ring *r, const uf_ring_block *b, run *runs)
     return n;
 }
 
-/* The way of both directions, as a bit. */
-static unsigned way_bit(int direction, int way)
-{
-    return 1u << (direction * UF_RING_WAYS + way);
-}
-_Static_assert(UF_RING_DIRECTIONS *UF_RING_WAYS <= 8, "sent_on has a bit for each way");
-
 /* Notes that a slot of ours is being sent on: it is not given back before that has left. */
-static void note_source(uf_ring *r, const unsigned char *src, unsigned way)
+static void note_source(uf_ring *r, const unsigned char *src, uf_ring_direction d, size_t way)
 {
     int from;
     size_t slot;
     if (find_slot(r, src, &from, &slot))
-        r->ports[from].sent_on[slot] |= (uint8_t)way;
+        r->ports[from].sent_on[slot][d] |= UINT64_C(1) << way;
 }
 
 /* The runs together add n_parts, however many they are. */
@@ -293,14 +287,13 @@ static int put_runs(uf_ring *r, uf_ring_direction d, const run *runs, int n)
     uf_ring_port *p = &r->ports[d];
     size_t slot = (size_t)(p->sent % (uint64_t)r->n_slots);
     uint64_t *word = &p->arrived[slot], parts = (uint64_t)r->n_parts;
-    int way = (int)(p->sent % (uint64_t)r->n_ways);
     if (n == 0)
-        return uf_signal(p->ways[way], word, UF_SIGNAL_ADD, parts, p->to, UF_WEAK);
+        return uf_signal(p->ways[slot], word, UF_SIGNAL_ADD, parts, p->to, UF_WEAK);
     int rc = UF_OK;
     for (int i = 0; !rc && i < n; i++) {
         uint64_t value = i == 0 ? parts - (uint64_t)(n - 1) : 1;
-        note_source(r, runs[i].src, way_bit((int)d, way));
-        rc = uf_put_signal_nbi(p->ways[way], p->slots + slot * r->slot_bytes + runs[i].at, runs[i].src, runs[i].bytes, word,
+        note_source(r, runs[i].src, d, slot);
+        rc = uf_put_signal_nbi(p->ways[slot], p->slots + slot * r->slot_bytes + runs[i].at, runs[i].src, runs[i].bytes, word,
                                UF_SIGNAL_ADD, value, p->to, UF_WEAK);
         r->stats.bytes_sent += rc ? 0 : runs[i].bytes;
     }
@@ -382,22 +375,18 @@ int uf_ring_finish(uf_ring *r, uf_ring_direction d, const size_t *bytes, uf_ring
     return UF_OK;
 }
 
-/* Waits until what was started on these ways (way_bit) has left. No slot is then being sent on there. */
-static int flush(uf_ring *r, unsigned ways)
+/* Waits until what was started on these contexts, bits by direction, has left; with UF_NOWAIT looks. */
+static int flush(uf_ring *r, const uint64_t *ways, unsigned flags)
 {
     int rc = UF_OK;
-    for (int i = 0; !rc && i < UF_RING_DIRECTIONS * UF_RING_WAYS; i++) {
-        uf_ctx *ctx = r->ports[i / UF_RING_WAYS].ways[i % UF_RING_WAYS];
-        if (ctx && ways & 1u << i)
-            rc = uf_flush(ctx);
-    }
-    for (int from = 0; !rc && ways && from < UF_RING_DIRECTIONS; from++)
-        for (int slot = 0; slot < r->n_slots; slot++)
-            r->ports[from].sent_on[slot] &= (uint8_t)~ways;
+    for (int d = 0; d < UF_RING_DIRECTIONS; d++)
+        for (int way = 0; !rc && way < r->n_slots && ways[d] >> way; way++)
+            if (ways[d] >> way & 1 && r->ports[d].ways[way])
+                rc = flags & UF_NOWAIT ? uf_flush_test(r->ports[d].ways[way]) : uf_flush(r->ports[d].ways[way]);
     return rc;
 }
 
-int uf_ring_release(uf_ring *r, uf_ring_direction d)
+int uf_ring_release(uf_ring *r, uf_ring_direction d, unsigned flags)
 {
     int rc = check(r, "uf_ring_release", d);
     if (rc)
@@ -405,21 +394,26 @@ int uf_ring_release(uf_ring *r, uf_ring_direction d)
     uf_ring_port *p = &r->ports[d];
     if (p->released == p->received)
         return uf_fail(UF_EINVAL, "uf_ring_release on PE %d: no block of direction %s is held", r->world->pe, names[d]);
-    rc = flush(r, p->sent_on[p->released % (uint64_t)r->n_slots]);
+    uint64_t *sent_on = p->sent_on[p->released % (uint64_t)r->n_slots];
+    rc = flush(r, sent_on, flags);
+    if (rc == UF_EAGAIN)
+        return rc;
     if (!rc)
         rc = uf_signal(r->credits, p->credit, UF_SIGNAL_ADD, 1, p->from, UF_WEAK);
     if (rc)
         return breaks(r, rc);
+    memset(sent_on, 0, UF_RING_DIRECTIONS * sizeof *sent_on);
     p->released++;
     return UF_OK;
 }
 
 int uf_ring_flush(uf_ring *r)
 {
+    static const uint64_t all[UF_RING_DIRECTIONS] = {UINT64_MAX, UINT64_MAX};
     if (!r)
         return uf_fail(UF_EINVAL, "uf_ring_flush: argument ring is NULL");
     int rc = uf_world_check(r->world);
-    return rc ? rc : flush(r, ~0u);
+    return rc ? rc : flush(r, all, 0);
 }
 
 int uf_ring_stats_get(const uf_ring *r, uf_ring_stats *stats)

@@ -115,7 +115,7 @@ static void refuse_calls(ep_pe *pe)
     refused(pe, uf_ring_start(ring, UF_RING_FORWARD, &b, 0), UF_EINVAL, "created without it");
     refused(pe, uf_ring_start(ring, UF_RING_REVERSE, &b, 0), UF_EINVAL, "block.bytes[0] is 65");
     refused(pe, uf_ring_start(ring, UF_RING_REVERSE, &none, 0), UF_EINVAL, "block.part[0] is NULL");
-    refused(pe, uf_ring_release(ring, UF_RING_REVERSE), UF_EINVAL, "is held");
+    refused(pe, uf_ring_release(ring, UF_RING_REVERSE, 0), UF_EINVAL, "is held");
     refused(pe, uf_ring_finish(ring, UF_RING_REVERSE, NULL, &b, UF_NOWAIT), UF_EAGAIN, "");
     refused(pe, uf_tiles_wait(tiles, 0, 0, NULL, NULL), UF_EINVAL, "no step is under way");
     refused(pe, uf_tiles_finish(tiles), UF_EINVAL, "no step is under way");
@@ -184,7 +184,7 @@ static int die_in_a_rotation(process_table *table, int number)
             raise(SIGKILL);
         rc = uf_ring_start(ring, UF_RING_FORWARD, &b, 0);
         rc = rc ? rc : uf_ring_finish(ring, UF_RING_FORWARD, NULL, &b, 0);
-        rc = rc ? rc : uf_ring_release(ring, UF_RING_FORWARD);
+        rc = rc ? rc : uf_ring_release(ring, UF_RING_FORWARD, 0);
     }
     refused(&pe, rc, UF_EPEER, "PE 2");
     refused(&pe, uf_ring_flush(ring), UF_EPEER, "PE 2");

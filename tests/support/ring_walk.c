@@ -124,7 +124,7 @@ static int hop_once(ep_pe *pe, uf_ring *ring, const rotation *r, const uf_ring_r
     compute(pe, r->seed ^ (uint64_t)(r->round * 100 + hop) ^ (uint64_t)me << 32);
     if (wanted && !check_block(pe, r, held, origin)) /* nothing is written over what is held */
         return 0;
-    return hop == 0 || ep_pe_ok(pe, uf_ring_release(ring, route->direction), "uf_ring_release");
+    return hop == 0 || ep_pe_ok(pe, uf_ring_release(ring, route->direction, 0), "uf_ring_release");
 }
 
 int ring_walk_rotations(ep_pe *pe, uint64_t seed, int rounds)
@@ -232,7 +232,8 @@ int ring_walk_streams(ep_pe *pe, uint64_t seed, int blocks)
             continue;
         uf_ring_block *b = &l->blocks[l->held % slots];
         is_filled(pe, b->part[0], stream_tag(seed, l, l->from, l->held), b->bytes[0], "stream", l->held, l->from);
-        if (!pe->failed && ep_pe_ok(pe, uf_ring_release(ring, l->direction), "uf_ring_release"))
+        int rc = pe->failed ? UF_EINVAL : uf_ring_release(ring, l->direction, lazy & 1 ? UF_NOWAIT : 0);
+        if (!pe->failed && rc != UF_EAGAIN && ep_pe_ok(pe, rc, "uf_ring_release"))
             l->held++;
     }
     int rc = uf_ring_destroy(ring);
@@ -279,7 +280,7 @@ int ring_walk_sums(ep_pe *pe, uint64_t seed, int rounds)
                 ep_pe_ok(pe, uf_ring_start(ring, UF_RING_REVERSE, &b, 0), "uf_ring_start");
             }
             if (hop > 0 && !pe->failed)
-                ep_pe_ok(pe, uf_ring_release(ring, UF_RING_REVERSE), "uf_ring_release");
+                ep_pe_ok(pe, uf_ring_release(ring, UF_RING_REVERSE, 0), "uf_ring_release");
         }
         if (!pe->failed)
             ep_pe_ok(pe, uf_ring_flush(ring), "uf_ring_flush");
