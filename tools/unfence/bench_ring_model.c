@@ -35,7 +35,7 @@ static tool_parsed parse(sweep *s, int argc, char **argv)
     tool_names chosen = {1, {"p5en"}};
     const tool_option options[] = {
         {"--model", TOOL_NAMES, &chosen, "PROFILE", "p5, p5en, p6-b200, chaos or fifo (p5en)", 0, 0, models},
-        {"--sizes", TOOL_NUMBERS, &s->sizes, "LIST", "bytes of a block, as 256K,1M (1M,4M)", 64, 1ull << 26, NULL},
+        {"--sizes", TOOL_NUMBERS, &s->sizes, "LIST", "bytes of a block, as 256K,1M (1M)", 64, 1ull << 26, NULL},
         {"--pes", TOOL_NUMBER, &s->pes, "N", "PEs (64)", 2, 256, NULL},
         {"--group", TOOL_NUMBER, &s->group, "N", "PEs of a ring (8)", 2, 256, NULL},
         {"--chains", TOOL_NUMBER, &s->chains, "N", "rings side by side, as one for some heads (8)", 1, 64, NULL},
@@ -145,7 +145,7 @@ static void size_heaps(const sweep *s)
 
 int bench_ring_model(int argc, char **argv)
 {
-    sweep s = {.model = "p5en", .sizes = {2, {1 << 20, 4 << 20}}, .pes = 64, .group = 8, .chains = 8, .blocks = 2, .seed = 1};
+    sweep s = {.model = "p5en", .sizes = {1, {1 << 20}}, .pes = 64, .group = 8, .chains = 8, .blocks = 2, .seed = 1};
     switch (parse(&s, argc, argv)) {
     case TOOL_PARSED_HELP:
         return TOOL_EXIT_OK;
