@@ -191,30 +191,17 @@ static void a_pe_that_is_a_minute_late_changes_no_byte(void **state)
     assert_int_equal(play(&s), 0);
 }
 
-/* Everybody waits for PE 1 or for somebody who waits for it: whose neighbour it is names it, with the step. */
-static int give_up_on_it(ep_pe *pe, uint64_t seed)
+/* Everybody waits for PE 1, which does nothing: whoever does is told its number, with the step or tile. */
+static void wait_for_it(ep_pe *pe, uf_ring *ring, uf_tiles *tiles)
 {
-    (void)seed;
-    uf_ring *ring = NULL;
-    uf_tiles *tiles = NULL;
-    uf_ring_options o = {.size = sizeof o, .part_bytes = {64}};
-    uf_tiles_options t = {.size = sizeof t, .bytes = 100, .tile_bytes = 64};
-    unsigned char own[100] = {0};
+    static unsigned char own[100];
     uf_ring_block b = {{own}, {64}};
-    if (!ep_pe_ok(pe, uf_ring_create(uf_team_world(pe->world), &o, &ring), "uf_ring_create") ||
-        !ep_pe_ok(pe, uf_tiles_create(uf_team_world(pe->world), &t, &tiles), "uf_tiles_create"))
-        return 0;
-    if (pe->pe == LATE) {
-        sleep_virtually(pe, 9000000);
-        return 1; /* it never did anything */
-    }
     int rc = uf_ring_finish(ring, UF_RING_FORWARD, NULL, &b, 0);
     if (pe->pe == LATE + 1 && (rc != UF_ETIMEDOUT || !strstr(uf_error_message(), "for PE 1 to send its block")))
         ep_pe_fail(pe, "finish: %s: %s", uf_error_name(rc), uf_error_message());
-    for (int i = 0; i < 2 && pe->pe == LATE - 1; i++) {
-        b = (uf_ring_block){{own}, {64}};
+    b = (uf_ring_block){{own}, {64}};
+    for (int i = 0; i < 2 && pe->pe == LATE - 1; i++)
         ep_pe_ok(pe, uf_ring_start(ring, UF_RING_FORWARD, &b, 0), "uf_ring_start");
-    }
     if (pe->pe == LATE - 1 && ((rc = uf_ring_start(ring, UF_RING_FORWARD, &b, 0)) != UF_ETIMEDOUT ||
                                !strstr(uf_error_message(), "for PE 1 to give a slot back")))
         ep_pe_fail(pe, "start: %s: %s", uf_error_name(rc), uf_error_message());
@@ -222,23 +209,34 @@ static int give_up_on_it(ep_pe *pe, uint64_t seed)
     rc = uf_tiles_wait(tiles, LATE, 1, NULL, NULL);
     if (rc != UF_ETIMEDOUT || !strstr(uf_error_message(), "tile 1 of 2 from PE 1"))
         ep_pe_fail(pe, "tiles: %s: %s", uf_error_name(rc), uf_error_message());
-    return !pe->failed;
 }
 
-/* Times of waiting differ by more than the world's timeout: so all meet, outside of the library, before it ends. */
-static int give_up_and_go(ep_pe *pe, uint64_t seed)
+static int give_up_on_it(ep_pe *pe, uint64_t seed)
 {
     static int met;
-    give_up_on_it(pe, seed);
+    (void)seed;
+    uf_ring *ring = NULL;
+    uf_tiles *tiles = NULL;
+    uf_ring_options o = {.size = sizeof o, .part_bytes = {64}};
+    uf_tiles_options t = {.size = sizeof t, .bytes = 100, .tile_bytes = 64};
+    if (!ep_pe_ok(pe, uf_ring_create(uf_team_world(pe->world), &o, &ring), "uf_ring_create") ||
+        !ep_pe_ok(pe, uf_tiles_create(uf_team_world(pe->world), &t, &tiles), "uf_tiles_create"))
+        return 0;
+    if (pe->pe == LATE)
+        sleep_virtually(pe, 9000000);
+    else
+        wait_for_it(pe, ring, tiles);
+    /* Times of waiting differ by more than the world's timeout: so all meet, outside of the library, before it ends. */
     for (met++; met % pe->n_pes;)
         sleep_virtually(pe, 1);
-    return !pe->failed;
+    int rc = uf_tiles_destroy(tiles), other = uf_ring_destroy(ring);
+    return ep_pe_ok(pe, rc ? rc : other, "uf_tiles_destroy and uf_ring_destroy");
 }
 
 static void who_waits_for_a_late_pe_is_told_its_number(void **state)
 {
     (void)state;
-    scene s = {.efa = true, .profile = "p5en", .seed = 6, .n = 3, .body = give_up_and_go};
+    scene s = {.efa = true, .profile = "p5en", .seed = 6, .n = 3, .body = give_up_on_it};
     s.timeout_ns = 2000000;
     assert_int_equal(play(&s), 0);
 }
