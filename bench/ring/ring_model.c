@@ -14,7 +14,7 @@ typedef struct run {
     uf_efa_model_place *place;
     uf_fibers *fibers;
     uf_group *group;
-    uint64_t began, ended; /* of the first and the last PE */
+    double took_ns[MOST_PES]; /* virtual, by PE */
     int rc;
     char error[UF_ERROR_BYTES];
 } run;
@@ -199,9 +199,9 @@ static int measure(run *r, const ring_model_way *way, chain *chains, uf_world *w
     uf_counters before = {.size = sizeof before}, after = before;
     int rc = uf_barrier(uf_team_world(w));
     rc = rc ? rc : uf_world_counters(w, &before);
-    r->began = now(r) < r->began ? now(r) : r->began;
+    uint64_t began = now(r);
     rc = rc ? rc : rotate(r, way, chains);
-    r->ended = now(r) > r->ended ? now(r) : r->ended;
+    r->took_ns[uf_world_pe(w)] = (double)(now(r) - began);
     rc = rc ? rc : uf_world_counters(w, &after);
     r->result->data_wrs += after.data_wrs - before.data_wrs;
     r->result->signal_wrs += after.signal_wrs - before.signal_wrs;
@@ -274,6 +274,12 @@ static int check(const ring_model_options *o)
     return UF_OK;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static int play(run *r, actor *actors)
 {
     uf_model_params params;
@@ -295,10 +301,12 @@ static int play(run *r, actor *actors)
     const uf_model *model = rc ? NULL : uf_efa_model_place_model(r->place);
     if (model && uf_model_traps(model))
         rc = uf_fail(UF_EINTERNAL, "ring-model: the model trapped: %s", uf_model_trap(model, 0));
-    r->result->took_ns = (double)(r->ended - r->began);
     r->result->blocks = (uint64_t)r->o->pes * r->o->blocks * r->o->chains * (r->o->group - 1);
-    double wire_ns = (double)r->o->blocks * r->o->chains * (r->o->group - 1) * (double)r->o->bytes * 8 / (double)params.gbps;
-    r->result->share = wire_ns / r->result->took_ns;
+    double bytes = (double)r->o->blocks * r->o->chains * (r->o->group - 1) * (double)r->o->bytes,
+           wire_ns = bytes * 8 / (double)params.gbps;
+    qsort(r->took_ns, r->o->pes, sizeof *r->took_ns, by_value);
+    r->result->share = wire_ns / r->took_ns[r->o->pes / 2];
+    r->result->least = wire_ns / r->took_ns[r->o->pes - 1];
     return rc;
 }
 
@@ -308,7 +316,7 @@ int ring_model_run(const ring_model_options *o, ring_model_result *result)
     if (rc)
         return rc;
     *result = (ring_model_result){0};
-    run r = {.o = o, .result = result, .began = UINT64_MAX};
+    run r = {.o = o, .result = result};
     actor *actors = calloc(o->pes, sizeof *actors);
     rc = actors ? play(&r, actors) : uf_fail(UF_ENOMEM, "ring-model: no memory for %u PEs", o->pes);
     if (r.fibers)

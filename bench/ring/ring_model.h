@@ -25,8 +25,8 @@ typedef struct ring_model_options {
 } ring_model_options;
 
 typedef struct ring_model_result {
-    double share;   /* of the time that the bytes take on the wire by themselves, over the time it took */
-    double took_ns; /* virtual */
+    double share,
+        least; /* the time that a PE's bytes take on the wire by themselves, over the time it took: median and least of the PEs */
     uint64_t blocks, data_wrs, signal_wrs, control_wrs; /* of all PEs */
 } ring_model_result;
 

@@ -21,13 +21,13 @@ static uint64_t seed(void)
 static ring_model_result rotate(uint64_t bytes, bool drain)
 {
     ring_model_options o = {
-        .profile = "p5en", .seed = seed(), .bytes = bytes, .pes = 8, .group = 8, .chains = 8, .blocks = 4, .drain = drain};
+        .profile = "p5en", .seed = seed(), .bytes = bytes, .pes = 8, .group = 8, .chains = 16, .blocks = 2, .drain = drain};
     ring_model_result r;
     o.slots = ring_model_slots(&o);
     if (ring_model_run(&o, &r) != UF_OK)
         fail_msg("UNFENCE_SEED=%llu: %s", (unsigned long long)o.seed, uf_error_message());
-    printf("%s, blocks of %llu bytes: %.4f of the wire (model result)\n", drain ? "drain" : "ring", (unsigned long long)bytes,
-           r.share);
+    printf("%s, blocks of %llu bytes: %.4f of the wire, the slowest PE %.4f (model result)\n", drain ? "drain" : "ring",
+           (unsigned long long)bytes, r.share, r.least);
     return r;
 }
 

@@ -12,7 +12,8 @@ static const char help_text[] =
     "Rotations of blocks (ring attention) on a model of EFA devices in virtual time. A model result: no hardware is measured,\n"
     "ratios and counts carry over, microseconds do not. PEs are in groups; every PE's blocks go round its group, and are sent "
     "on\n"
-    "as soon as they are there. \"wire\": the time that the bytes take by themselves at the NIC's rate. Policies: ring "
+    "as soon as they are there. \"wire\": the NIC's rate; a row has the median PE's share of it, and the slowest one's. "
+    "Policies: ring "
     "(uf_ring);\n"
     "drain (everything in flight completes before each signal, as a proxy does); counted (one put with a weak signal after the\n"
     "other, against the same puts without).";
@@ -38,7 +39,7 @@ static tool_parsed parse(sweep *s, int argc, char **argv)
         {"--sizes", TOOL_NUMBERS, &s->sizes, "LIST", "bytes of a block, as 256K,1M (1M)", 64, 1ull << 26, NULL},
         {"--pes", TOOL_NUMBER, &s->pes, "N", "PEs (64)", 2, 256, NULL},
         {"--group", TOOL_NUMBER, &s->group, "N", "PEs of a ring (8)", 2, 256, NULL},
-        {"--chains", TOOL_NUMBER, &s->chains, "N", "rings side by side, as one for some heads (8)", 1, 64, NULL},
+        {"--chains", TOOL_NUMBER, &s->chains, "N", "rings side by side, as one for some heads (16)", 1, 64, NULL},
         {"--blocks", TOOL_NUMBER, &s->blocks, "N", "blocks of each PE in each chain (2)", 1, 1024, NULL},
         {"--slots", TOOL_NUMBER, &s->slots, "N", "slots of each chain; 0: as few as can be (0)", 0, UF_RING_SLOTS, NULL},
         {"--seed", TOOL_NUMBER, &s->seed, "N", "of the model (1)", 0, 0, NULL},
@@ -104,6 +105,8 @@ static int rotations(sweep *s, uint64_t bytes)
             return failed();
         const char *policy = drain ? "drain" : "ring";
         add_row(s, policy, bytes, REPORT_RATIO, "x", "wire", r.share);
+        if (s->n) /* the slowest PE's */
+            s->rows[s->n - 1].min = r.least;
         add_row(s, policy, bytes, REPORT_COUNT, "WRs/block", "",
                 (double)(r.data_wrs + r.signal_wrs + r.control_wrs) / (double)r.blocks);
     }
@@ -145,7 +148,7 @@ static void size_heaps(const sweep *s)
 
 int bench_ring_model(int argc, char **argv)
 {
-    sweep s = {.model = "p5en", .sizes = {1, {1 << 20}}, .pes = 64, .group = 8, .chains = 8, .blocks = 2, .seed = 1};
+    sweep s = {.model = "p5en", .sizes = {1, {1 << 20}}, .pes = 64, .group = 8, .chains = 16, .blocks = 2, .seed = 1};
     switch (parse(&s, argc, argv)) {
     case TOOL_PARSED_HELP:
         return TOOL_EXIT_OK;
