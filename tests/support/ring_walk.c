@@ -321,11 +321,11 @@ static int gather_step(ep_pe *pe, uf_tiles *t, uint64_t seed, int step, unsigned
             size_t bytes = 0, before = 0;
             if (!ep_pe_ok(pe, uf_tiles_wait(t, from, tile, &at, &bytes), "uf_tiles_wait"))
                 return 0;
+            compute(pe, seed ^ (uint64_t)(step * 64 + tile) ^ (uint64_t)pe->pe << 40); /* others may be a step ahead meanwhile */
             before = (size_t)((const unsigned char *)at - (unsigned char *)place) - uf_tiles_offset(t, from);
             for (size_t i = 0; i < bytes && !pe->failed; i++)
                 if (((const unsigned char *)at)[i] != byte_of(share_tag(seed, step, from, 0), before + i))
                     ep_pe_fail(pe, "gather %d: tile %d of PE %d is wrong at byte %zu", step, tile, from, i);
-            compute(pe, seed ^ (uint64_t)(step * 64 + tile));
         }
     }
     return !pe->failed && ep_pe_ok(pe, uf_tiles_finish(t), "uf_tiles_finish");
