@@ -35,6 +35,9 @@ uf_cuda_way uf_cuda_writer_way(const uf_cuda_writer *writer);
 /* "gdrcopy (NIC counters: ...)": the way taken and why those before it were not; lives as long as the writer. */
 const char *uf_cuda_writer_text(const uf_cuda_writer *writer);
 
+/* The same before any GPU is opened, as far as it can be told then: for `unfence info`. */
+void uf_cuda_writer_foresee(const uf_settings *settings, const uf_cuda_facts *facts, char *text, size_t bytes);
+
 typedef enum uf_cuda_payload {
     UF_CUDA_PAYLOAD_DONE = 0, /* none, or in host memory, or copied by a stream that has been waited for or is the device's own */
     UF_CUDA_PAYLOAD_BY_NIC    /* written to the GPU's memory by a NIC: flushed before the word is stored */
@@ -53,8 +56,8 @@ typedef enum uf_cuda_updater { UF_CUDA_BY_PEERS = 1, UF_CUDA_BY_ENGINE, UF_CUDA_
 
 /* Fixes the class of `n` words before anybody updates them: at their creation. UF_EINVAL: one has another class already. */
 int uf_cuda_words_create(uf_cuda_writer *writer, const uint64_t *words, size_t n, uf_cuda_updater updater);
-/* Forgets the classes, when the memory is freed. */
-void uf_cuda_words_forget(uf_cuda_writer *writer, const uint64_t *words, size_t n);
+/* Forgets the classes of all words in a range, and what the writer has mapped of it, before its memory is freed. */
+void uf_cuda_words_forget(uf_cuda_writer *writer, const void *base, size_t bytes);
 /* An update by `updater` (peers or engine) is about to happen: the first of a word without a class fixes it. UF_EINVAL with a sentence if the
  * word belongs to the other; mixed words belong to the engine. */
 int uf_cuda_word_claim(uf_cuda_writer *writer, const uint64_t *word, uf_cuda_updater updater);

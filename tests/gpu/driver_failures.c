@@ -243,21 +243,13 @@ static int open_descriptors(void)
 /* Questions: without an answer, less is possible, and that is all. */
 static bool may_pass(const char *function)
 {
-    static const char *const questions[] = {"cuDeviceGetCount",
-                                            "cuDeviceGet",
-                                            "cuDeviceGetUuid",
-                                            "cuDeviceGetAttribute",
-                                            "cuDeviceCanAccessPeer",
-                                            "cuCtxGetDevice",
-                                            "cuCtxGetCurrent",
-                                            "cuStreamIsCapturing",
-                                            "cuPointerGetAttribute",
-                                            "cuPointerGetAttributes",
-                                            "cuMemRetainAllocationHandle",
-                                            "cuIpcGetMemHandle",
+    static const char *const questions[] = {
+        "cuDeviceGetCount",       "cuDeviceGet",           "cuDeviceGetUuid",        "cuDeviceGetAttribute",
+        "cuDeviceCanAccessPeer",  "cuCtxGetDevice",        "cuCtxGetCurrent",        "cuStreamIsCapturing",
+        "cuStreamGetCaptureInfo", "cuPointerGetAttribute", "cuPointerGetAttributes", "cuMemRetainAllocationHandle",
+        "cuIpcGetMemHandle",
 
-                                            "cuCtxPushCurrent",
-                                            "cuStreamSynchronize"};
+        "cuCtxPushCurrent",       "cuStreamSynchronize"};
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++)
         if (strcmp(questions[i], function) == 0)
             return true;
@@ -395,9 +387,11 @@ static void what_processes_pass_each_other_fails_on_both_with_a_sentence(void **
 }
 
 static const char *const functions[] = {
-#define UF_CUDA_FUNCTION(name, since) #name,
+#define UF_CUDA_FUNCTION(name, since)          #name,
+#define UF_CUDA_FUNCTION_AS(type, name, since) #name,
 #include "cuda/functions.def"
 #undef UF_CUDA_FUNCTION
+#undef UF_CUDA_FUNCTION_AS
 };
 
 static void every_failing_call_gives_a_sentence_and_leaks_nothing(void **state)
