@@ -108,13 +108,22 @@ static bool append_pairs(pe *p, std::vector<double> *host, unsigned flags)
     return true;
 }
 
+/* One after the other: threads that share a context wait for each other inside the driver. */
+static bool append_in_turn(pe *p, std::vector<double> *host, unsigned flags)
+{
+    for (int turn = 0; turn < p->n; turn++)
+        if ((turn == p->me && !append_pairs(p, host, flags)) || !sync_all(p))
+            return false;
+    return true;
+}
+
 static bool one_way_with(pe *p, const char *what, const char *judged_way, const char *judged_host, unsigned flags)
 {
     std::vector<double> ways, host, none;
     for (int sample = 0; sample < SAMPLES + WARM; sample++) {
         uint64_t base = (uint64_t)sample << 40 | (uint64_t)flags << 32;
         double us;
-        if (!load_numbers(p, PAIRS, base) || !hold_stream(p) || !append_pairs(p, sample < WARM ? &none : &host, flags) ||
+        if (!load_numbers(p, PAIRS, base) || !hold_stream(p) || !append_in_turn(p, sample < WARM ? &none : &host, flags) ||
             !let_go(p, &us) || !numbers_arrived(p, PAIRS, base))
             return false;
         if (sample >= WARM)
@@ -143,16 +152,23 @@ static bool one_way_by_value(pe *p)
 
 /* ---------------------------------------------------------------- replayed */
 
-/* All waits consume, so that every replay is alike: a word is set again only after an answer that came after its consumption. */
-static bool capture(pe *p, CUgraphExec *exec, unsigned flags)
+/* How the pairs of a graph are made: by copies or by value, and waits apart or chained. */
+typedef struct shape {
+    const char *name, *judged;
+    unsigned put, wait;
+} shape;
+
+/* Signals count up within the graph and the last wait consumes, so that every replay is alike: it begins with words of 0. */
+static bool capture(pe *p, CUgraphExec *exec, const shape *s)
 {
     CUgraph graph;
     DRIVER(cu.cuStreamBeginCapture(p->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     for (uint64_t i = 0; i < GRAPH_PAIRS; i++) {
-        if (p->me == 0 && !send(p, i, &p->words[2], 1, flags))
+        unsigned wait = s->wait | (i + 1 == GRAPH_PAIRS ? (unsigned)UF_CONSUME : 0);
+        if (p->me == 0 && !send(p, i, &p->words[2], i + 1, s->put))
             return false;
-        FINE(uf_wait_on_stream(p->world, &p->words[p->me == 0 ? 3 : 2], UF_EQ, 1, UF_CONSUME, p->stream));
-        if (p->me == 1 && !send(p, i, &p->words[3], 1, flags))
+        FINE(uf_wait_on_stream(p->world, &p->words[p->me == 0 ? 3 : 2], UF_EQ, i + 1, wait, p->stream));
+        if (p->me == 1 && !send(p, i, &p->words[3], i + 1, s->put))
             return false;
     }
     DRIVER(cu.cuStreamEndCapture(p->stream, &graph));
@@ -163,24 +179,36 @@ static bool capture(pe *p, CUgraphExec *exec, unsigned flags)
     return sync_all(p);
 }
 
-static bool replayed_with(pe *p, const char *what, unsigned flags)
+static bool launch_in_turn(pe *p, CUgraphExec exec, double *us)
+{
+    for (int turn = 0; turn < p->n; turn++) {
+        double begin = now_us();
+        if (turn == p->me) {
+            DRIVER(cu.cuGraphLaunch(exec, p->stream));
+            *us = now_us() - begin;
+        }
+        if (!sync_all(p))
+            return false;
+    }
+    return true;
+}
+
+static bool replayed_with(pe *p, const shape *s)
 {
     std::vector<double> ways, host;
     CUgraphExec exec;
     /* What goes by value is that of the capture, so all samples have the same numbers. */
-    if (!load_numbers(p, GRAPH_PAIRS, 77) || !capture(p, &exec, flags))
+    if (!load_numbers(p, GRAPH_PAIRS, 77) || !capture(p, &exec, s))
         return false;
     for (int sample = 0; sample < SAMPLES + WARM; sample++) {
-        uint64_t base = flags & UF_BY_VALUE ? 77 : (uint64_t)sample << 44;
+        uint64_t base = s->put & UF_BY_VALUE ? 77 : (uint64_t)sample << 44;
         double us;
         DRIVER(cu.cuMemsetD8Async(address(p->in), 0, 8 * GRAPH_PAIRS, p->stream));
         DRIVER(cu.cuStreamSynchronize(p->stream));
         if (!load_numbers(p, GRAPH_PAIRS, base) || !hold_stream(p))
             return false;
-        double begin = now_us();
-        DRIVER(cu.cuGraphLaunch(exec, p->stream));
-        double launched = now_us() - begin;
-        if (!let_go(p, &us) || !numbers_arrived(p, GRAPH_PAIRS, base))
+        double launched = 0;
+        if (!launch_in_turn(p, exec, &launched) || !let_go(p, &us) || !numbers_arrived(p, GRAPH_PAIRS, base))
             return false;
         if (sample < WARM)
             continue;
@@ -190,22 +218,22 @@ static bool replayed_with(pe *p, const char *what, unsigned flags)
     DRIVER(cu.cuGraphExecDestroy(exec));
     if (p->me != 0)
         return true;
-    report_add(&b.rep, "stream", what, 8, 1, "one way", "us", "", ways);
-    double launch = report_add(&b.rep, "stream", what, 8, 1, "host", "us", "", host);
-    report_judge(&b.rep,
-                 flags & UF_BY_VALUE ? "replay by value in a graph, host time per pair" : "replay in a graph, host time per pair",
-                 launch, "us", 1.5, true);
+    report_add(&b.rep, "stream", s->name, 8, 1, "one way", "us", "", ways);
+    double launch = report_add(&b.rep, "stream", s->name, 8, 1, "host", "us", "", host);
+    report_judge(&b.rep, s->judged, launch, "us", 1.5, true);
     return true;
 }
 
 static bool replayed(pe *p)
 {
-    return replayed_with(p, "graph of 50 pairs", 0);
-}
-
-static bool replayed_by_value(pe *p)
-{
-    return replayed_with(p, "graph of 50 pairs by value", UF_BY_VALUE);
+    static const shape shapes[] = {
+        {"graph of 50 pairs", "replay in a graph, host time per pair", 0, 0},
+        {"graph of 50 pairs by value", "replay by value in a graph, host time per pair", UF_BY_VALUE, 0},
+        {"graph of 50 pairs by value, chained", "replay by value, chained, host time per pair", UF_BY_VALUE, UF_CHAINED}};
+    for (const shape &s : shapes)
+        if (!replayed_with(p, &s))
+            return false;
+    return true;
 }
 
 /* ---------------------------------------------------------------- what the driver's own calls cost the host */
@@ -220,35 +248,37 @@ static CUstreamBatchMemOpParams memory_operation(CUstreamBatchMemOpType type, ui
     return o;
 }
 
-enum { BARE_COPY, BARE_STORE, BARE_STORES_2, BARE_STORES_9, BARE_WAIT, BARE_PAIR, BARE_KINDS };
+enum { BARE_COPY, BARE_STORE, BARE_STORES_2, BARE_STORES_9, BARE_WAIT, BARE_THIRD, BARE_CHAIN, BARE_KINDS };
 static const char *const bare_names[BARE_KINDS] = {"cuMemcpyAsync",
                                                    "cuStreamBatchMemOp, 1 store",
                                                    "cuStreamBatchMemOp, 2 stores",
                                                    "cuStreamBatchMemOp, 9 stores",
                                                    "cuStreamBatchMemOp, 1 wait",
-                                                   "cuStreamBatchMemOp, wait and 3 stores"};
+                                                   "cuStreamBatchMemOp, wait and 2 stores",
+                                                   "cuStreamBatchMemOp, 21 times that"};
 
 /* The waits hold already: for a word that is not less than 0. */
 static CUresult bare_call(pe *p, int kind)
 {
-    static const unsigned counts[BARE_KINDS] = {0, 1, 2, 9, 1, 4};
-    CUstreamBatchMemOpParams ops[9];
+    static const unsigned counts[BARE_KINDS] = {0, 1, 2, 9, 1, 3, 63};
+    CUstreamBatchMemOpParams ops[63];
     if (kind == BARE_COPY)
         return cu.cuMemcpyAsync(address(p->in), address(p->mine), 8, p->stream);
     for (unsigned i = 0; i < counts[kind]; i++) {
-        bool wait = (kind == BARE_WAIT || kind == BARE_PAIR) && i == 0;
-        ops[i] = memory_operation(wait ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_64, &p->words[8 + i], 0);
+        bool wait = kind >= BARE_WAIT && i % 3 == 0;
+        ops[i] =
+            memory_operation(wait ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_64, &p->words[8 + i % 8], 0);
     }
     return cu.cuStreamBatchMemOp(p->stream, counts[kind], ops, 0);
 }
 
-static bool bare_graph(pe *p, const char *what, int first, int second)
+static bool bare_graph(pe *p, const char *what, int nodes, int first, int second)
 {
     std::vector<double> host;
     CUgraph graph;
     CUgraphExec exec;
     DRIVER(cu.cuStreamBeginCapture(p->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    for (int i = 0; i < GRAPH_PAIRS; i++) {
+    for (int i = 0; i < nodes; i++) {
         DRIVER(bare_call(p, first));
         if (second >= 0)
             DRIVER(bare_call(p, second));
@@ -286,9 +316,9 @@ static bool calls(pe *p)
         }
         report_add(&b.rep, "driver", bare_names[kind], 8, 1, "host", "us", "", host);
     }
-    return bare_graph(p, "bare graph: 50 copies, each with a batch of 1 wait, 3 stores", BARE_COPY, BARE_PAIR) &&
-           bare_graph(p, "bare graph: 50 batches of 1 wait, 3 stores", BARE_PAIR, -1) &&
-           bare_graph(p, "bare graph: 50 batches of 1 store", BARE_STORE, -1) && sync_all(p);
+    return bare_graph(p, "bare graph of 50: copy, batch of 2", GRAPH_PAIRS, BARE_COPY, BARE_STORES_2) &&
+           bare_graph(p, "bare graph of 50: wait and 2 stores", GRAPH_PAIRS, BARE_THIRD, -1) &&
+           bare_graph(p, "bare graph of 50 in 3 batches", 3, BARE_CHAIN, -1) && sync_all(p);
 }
 
 /* ---------------------------------------------------------------- bandwidth */
@@ -383,10 +413,8 @@ static bool written(pe *p)
     return true;
 }
 
-static const promise steps[] = {PROMISE(begun),     PROMISE(calls),
-                                PROMISE(one_way),   PROMISE(one_way_by_value),
-                                PROMISE(replayed),  PROMISE(replayed_by_value),
-                                PROMISE(bandwidth), PROMISE(written)};
+static const promise steps[] = {PROMISE(begun),    PROMISE(calls),     PROMISE(one_way), PROMISE(one_way_by_value),
+                                PROMISE(replayed), PROMISE(bandwidth), PROMISE(written)};
 
 static const char *option(int argc, char **argv, const char *name)
 {

@@ -51,9 +51,12 @@ UF_API int uf_signal_on_stream(uf_ctx *ctx, uint64_t *sig, int op, uint64_t valu
 
 enum {
     UF_CONSUME = 1, /* store 0 in the word when the comparison has held */
+    UF_CHAINED =
+        2, /* in a capture: the wait may share a node with the stores and waits before it, which makes the launch cheaper. Right if no other
+                       captured stream hangs on those (no event recorded since the last copy or kernel): it would be held as well. */
 };
 /* Holds the stream until this PE's own word compares: UF_EQ, UF_GE or UF_GT, or UF_NE with 0. UF_GE and UF_GT compare cyclically: the
- * difference as a signed number. `flags`: UF_CONSUME or 0. */
+ * difference as a signed number. `flags`: UF_CONSUME | UF_CHAINED, or 0. */
 UF_API int uf_wait_on_stream(uf_world *world, uint64_t *sig, int cmp, uint64_t value, unsigned flags, uf_stream stream);
 
 /* What the stream's earlier operations on the context need to be ordered before, or complete at, its later ones. Other streams' are not covered. */

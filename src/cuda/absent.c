@@ -61,8 +61,9 @@ ABSENT(uf_cuda_buffer_map, uf_cuda_device *device, const uf_cuda_buffer *buffer,
        uf_cuda_mapping *mapping)
 ABSENT(uf_cuda_copy, uf_cuda_device *device, void *dst, const void *src, size_t bytes, uint64_t *word, uint64_t value)
 ABSENT(uf_cuda_stream_put, uf_cuda_device *device, struct CUstream_st *stream, void *dst, const void *src, size_t bytes,
-       const uf_cuda_op *ops, size_t n, const char *what)
-ABSENT(uf_cuda_stream_ops, uf_cuda_device *device, struct CUstream_st *stream, const uf_cuda_op *ops, size_t n, const char *what)
+       const uf_cuda_op *ops, size_t n, uf_cuda_join join, const char *what)
+ABSENT(uf_cuda_stream_ops, uf_cuda_device *device, struct CUstream_st *stream, const uf_cuda_op *ops, size_t n, uf_cuda_join join,
+       const char *what)
 ABSENT(uf_cuda_writer_open, uf_cuda_device *device, const uf_settings *settings, uint64_t *probe, uf_cuda_writer **writer)
 ABSENT(uf_cuda_apply, uf_cuda_writer *writer, uf_cuda_where where, uint64_t *word, int op, uint64_t value,
        uf_cuda_payload payload, uint64_t *old)

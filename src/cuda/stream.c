@@ -49,16 +49,13 @@ static bool find_last_batch(CUstream stream, size_t n, CUgraphNode *node, CUDA_B
            uf_cuda.cuGraphBatchMemOpNodeGetParams(*node, params) == CUDA_SUCCESS && params->count + n <= BATCH;
 }
 
-/* Every node of a graph costs the host at each launch, so stores join the node before them. Waits never do: another branch of the graph may hang
- * on that node already, and would then be held by a wait that its program put elsewhere; a store holds nobody. */
+/* Every node of a graph costs the host at each launch, so what may do so joins the node before it. A wait may not by itself: another branch of the
+ * graph may hang on that node already, and would then be held by a wait that its program put elsewhere; a store holds nobody. */
 static bool join_last_node(CUstream stream, const uf_cuda_op *ops, size_t n)
 {
     CUstreamBatchMemOpParams batch[BATCH];
     CUDA_BATCH_MEM_OP_NODE_PARAMS params;
     CUgraphNode node;
-    for (size_t i = 0; i < n; i++)
-        if (ops[i].kind != UF_CUDA_WRITE)
-            return false;
     if (n > BATCH || !find_last_batch(stream, n, &node, &params))
         return false;
     memcpy(batch, params.paramArray, params.count * sizeof *batch);
@@ -141,9 +138,10 @@ static int append_copy(CUstream stream, void *dst, const void *src, size_t bytes
                               what, bytes, src, dst);
 }
 
-static int append_ops(CUstream stream, const uf_cuda_op *ops, size_t n, const char *what)
+static int append_ops(CUstream stream, const uf_cuda_op *ops, size_t n, uf_cuda_join join, const char *what)
 {
-    CUresult result = n == 0 || join_last_node(stream, ops, n) ? CUDA_SUCCESS : append(stream, ops, n);
+    CUresult result =
+        n == 0 || (join == UF_CUDA_MAY_JOIN && join_last_node(stream, ops, n)) ? CUDA_SUCCESS : append(stream, ops, n);
     return result == CUDA_SUCCESS
                ? UF_OK
                : uf_cuda_fail(result, "cuStreamBatchMemOp", "%s: appending %zu store%s or wait%s to the stream failed", what, n,
@@ -151,7 +149,7 @@ static int append_ops(CUstream stream, const uf_cuda_op *ops, size_t n, const ch
 }
 
 int uf_cuda_stream_put(uf_cuda_device *d, CUstream stream, void *dst, const void *src, size_t bytes, const uf_cuda_op *ops,
-                       size_t n, const char *what)
+                       size_t n, uf_cuda_join join, const char *what)
 {
     bool pushed;
     if (n && !d->facts.memory_ops)
@@ -162,12 +160,12 @@ int uf_cuda_stream_put(uf_cuda_device *d, CUstream stream, void *dst, const void
         return rc;
     rc = append_copy(stream, dst, src, bytes, what);
     if (!rc)
-        rc = append_ops(stream, ops, n, what);
+        rc = append_ops(stream, ops, n, join, what);
     end(pushed);
     return rc;
 }
 
-int uf_cuda_stream_ops(uf_cuda_device *d, CUstream stream, const uf_cuda_op *ops, size_t n, const char *what)
+int uf_cuda_stream_ops(uf_cuda_device *d, CUstream stream, const uf_cuda_op *ops, size_t n, uf_cuda_join join, const char *what)
 {
-    return uf_cuda_stream_put(d, stream, NULL, NULL, 0, ops, n, what);
+    return uf_cuda_stream_put(d, stream, NULL, NULL, 0, ops, n, join, what);
 }

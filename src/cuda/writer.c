@@ -77,7 +77,7 @@ static int apply_stream(uf_cuda_writer *w, uint64_t *word, int op, uint64_t valu
     int rc = uf_cuda_enter(w->device, &scope);
     if (rc)
         return rc;
-    rc = uf_cuda_stream_ops(w->device, w->device->stream, &store, 1, "storing a signal word");
+    rc = uf_cuda_stream_ops(w->device, w->device->stream, &store, 1, UF_CUDA_APART, "storing a signal word");
     uf_cuda_leave(&scope);
     if (!rc && old)
         *old = before;

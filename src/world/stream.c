@@ -93,16 +93,13 @@ static bool holds(uint64_t seen, const awaited *a)
     }
 }
 
+/* A word in GPU memory is not looked at first: a copy would need one more engine of the GPU, which may be held by what waits. */
 static void let_go(struct uf_gpu *g, const awaited *a)
 {
-    uint64_t seen = 0, value = a->value;
-    if (!a->on_gpu) {
-        if (!holds(__atomic_load_n(a->word, __ATOMIC_ACQUIRE), a))
-            __atomic_store_n(a->word, value, __ATOMIC_RELEASE);
-        return;
-    }
-    if (uf_cuda_copy(g->device, &seen, a->word, sizeof seen, NULL, 0) == UF_OK && !holds(seen, a))
-        uf_cuda_copy(g->device, NULL, NULL, 0, a->word, value);
+    if (a->on_gpu)
+        uf_cuda_copy(g->device, NULL, NULL, 0, a->word, a->value);
+    else if (!holds(__atomic_load_n(a->word, __ATOMIC_ACQUIRE), a))
+        __atomic_store_n(a->word, a->value, __ATOMIC_RELEASE);
 }
 
 void uf_gpu_tick(uf_world *w)
@@ -221,7 +218,7 @@ int uf_put_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int 
     if (!src)
         return uf_fail(UF_EINVAL, "uf_put_on_stream on PE %d: argument src is NULL", w->pe);
     if ((rc = find(w, "uf_put_on_stream", "dst", dst, bytes, pe, &at, &on_gpu)) ||
-        (rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, at, src, bytes, NULL, 0, "uf_put_on_stream")))
+        (rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, at, src, bytes, NULL, 0, UF_CUDA_APART, "uf_put_on_stream")))
         return rc;
     count(ctx, UF_PUTS, bytes);
     return UF_OK;
@@ -238,7 +235,7 @@ int uf_get_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int 
     if (!dst)
         return uf_fail(UF_EINVAL, "uf_get_on_stream on PE %d: argument dst is NULL", w->pe);
     if ((rc = find(w, "uf_get_on_stream", "src", src, bytes, pe, &at, &on_gpu)) ||
-        (rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, dst, at, bytes, NULL, 0, "uf_get_on_stream")))
+        (rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, dst, at, bytes, NULL, 0, UF_CUDA_APART, "uf_get_on_stream")))
         return rc;
     count(ctx, UF_GETS, bytes);
     return UF_OK;
@@ -338,7 +335,7 @@ static int put_signal(uf_ctx *ctx, const char *call, void *dst, const void *src,
         (sig_on_gpu && pe == w->pe && (rc = claim_own(w, sig))))
         return rc;
     m.ops[m.n++] = store;
-    if ((rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, m.at, src, m.copied, m.ops, m.n, call)))
+    if ((rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, m.at, src, m.copied, m.ops, m.n, UF_CUDA_MAY_JOIN, call)))
         return rc;
     if (bytes)
         count(ctx, UF_PUTS, bytes);
@@ -393,8 +390,8 @@ int uf_wait_on_stream(uf_world *w, uint64_t *sig, int cmp, uint64_t value, unsig
     int rc = check_world(w, call);
     if (rc)
         return rc;
-    if (flags & ~(unsigned)UF_CONSUME)
-        return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; only UF_CONSUME is known", call, w->pe, flags);
+    if (flags & ~(unsigned)(UF_CONSUME | UF_CHAINED))
+        return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; known are UF_CONSUME and UF_CHAINED", call, w->pe, flags);
     if (!translate(cmp, value, &ops[0]))
         return uf_fail(cmp < UF_EQ || cmp > UF_LE ? UF_EINVAL : UF_EUNSUPPORTED,
                        "%s on PE %d: argument cmp is %d: a stream can wait for UF_EQ, UF_GE, UF_GT, and UF_NE with value 0", call,
@@ -404,7 +401,8 @@ int uf_wait_on_stream(uf_world *w, uint64_t *sig, int cmp, uint64_t value, unsig
     ops[1].word = ops[0].word;
     const awaited a = {ops[0].word, ops[0].value, ops[0].kind, on_gpu};
     rc = note(uf_gpu_of(w), &a);
-    return rc ? rc : uf_cuda_stream_ops(uf_gpu_of(w)->device, stream, ops, flags & UF_CONSUME ? 2 : 1, call);
+    uf_cuda_join join = flags & UF_CHAINED ? UF_CUDA_MAY_JOIN : UF_CUDA_APART;
+    return rc ? rc : uf_cuda_stream_ops(uf_gpu_of(w)->device, stream, ops, flags & UF_CONSUME ? 2 : 1, join, call);
 }
 
 /* To near peers the stream's own order is all there is to fence and quiet. */
@@ -445,7 +443,7 @@ static int flush(batch *b)
 {
     size_t n = b->n;
     b->n = 0;
-    return n ? uf_cuda_stream_ops(b->g->device, b->stream, b->ops, n, "uf_barrier_on_stream") : UF_OK;
+    return n ? uf_cuda_stream_ops(b->g->device, b->stream, b->ops, n, UF_CUDA_APART, "uf_barrier_on_stream") : UF_OK;
 }
 
 static int add(batch *b, uf_cuda_op_kind kind, uint64_t *word, uint64_t value)

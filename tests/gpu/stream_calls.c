@@ -187,7 +187,7 @@ static void what_cannot_go_by_value_is_refused(void **state)
 enum { REPLAYS = 20 };
 
 /* A graph in which every wait finds what the pair before it has stored. */
-static CUgraphExec capture_pairs(int pairs)
+static CUgraphExec capture_pairs(int pairs, unsigned chained)
 {
     CUgraph graph;
     CUgraphExec exec;
@@ -196,7 +196,7 @@ static CUgraphExec capture_pairs(int pairs)
         uint64_t value = (uint64_t)i + 1;
         assert_int_equal(
             uf_put_signal_on_stream(ctx, memory + 8 * i, &value, 8, &words[2], UF_SIGNAL_SET, 1, 0, UF_BY_VALUE, stream), UF_OK);
-        assert_int_equal(uf_wait_on_stream(world, &words[2], UF_EQ, 1, UF_CONSUME, stream), UF_OK);
+        assert_int_equal(uf_wait_on_stream(world, &words[2], UF_EQ, 1, UF_CONSUME | chained, stream), UF_OK);
     }
     assert_int_equal(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
     assert_int_equal(cu.cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
@@ -204,26 +204,41 @@ static CUgraphExec capture_pairs(int pairs)
     return exec;
 }
 
-static void stores_join_the_node_before_them_and_waits_begin_one(void **state)
+enum { PAIRS = 30 };
+
+static void replay_pairs(CUgraphExec exec)
 {
-    enum { PAIRS = 30 };
-    (void)state;
-    cu.calls(NULL);
-    CUgraphExec exec = capture_pairs(PAIRS);
-    /* The first put and each wait make a node; all other puts join the wait before them. */
-    assert_int_equal(cu.calls("cuStreamBatchMemOp"), PAIRS + 1);
-    assert_int_equal(cu.calls("cuGraphBatchMemOpNodeSetParams"), PAIRS - 1);
+    const uint64_t zero = 0;
     for (int replay = 0; replay < REPLAYS; replay++) {
         assert_int_equal(cu.cuGraphLaunch(exec, stream), CUDA_SUCCESS);
         finish();
-        for (int i = 0; i < PAIRS; i++)
-            assert_int_equal(read_word(memory + 8 * i), i + 1);
         assert_int_equal(read_word(&words[2]), 0);
-        const uint64_t zero = 0;
-        for (int i = 0; i < PAIRS; i++)
+        for (int i = 0; i < PAIRS; i++) {
+            assert_int_equal(read_word(memory + 8 * i), i + 1);
             assert_int_equal(uf_put(ctx, memory + 8 * i, &zero, 8, 0), UF_OK);
+        }
     }
     cu.cuGraphExecDestroy(exec);
+}
+
+static void stores_join_the_node_before_them_and_waits_begin_one(void **state)
+{
+    (void)state;
+    cu.calls(NULL);
+    CUgraphExec exec = capture_pairs(PAIRS, 0);
+    /* The first put and each wait make a node; all other puts join the wait before them. */
+    assert_int_equal(cu.calls("cuStreamBatchMemOp"), PAIRS + 1);
+    assert_int_equal(cu.calls("cuGraphBatchMemOpNodeSetParams"), PAIRS - 1);
+    replay_pairs(exec);
+}
+
+static void chained_waits_join_as_well(void **state)
+{
+    (void)state;
+    cu.calls(NULL);
+    CUgraphExec exec = capture_pairs(PAIRS, UF_CHAINED);
+    assert_int_equal(cu.calls("cuStreamBatchMemOp"), 2); /* 120 operations, 64 in a node */
+    replay_pairs(exec);
 }
 
 static void a_store_does_not_join_a_copy_or_a_full_node(void **state)
@@ -263,6 +278,7 @@ int main(void)
         cmocka_unit_test(bytes_by_value_are_those_of_the_call),
         cmocka_unit_test(what_cannot_go_by_value_is_refused),
         cmocka_unit_test(stores_join_the_node_before_them_and_waits_begin_one),
+        cmocka_unit_test(chained_waits_join_as_well),
         cmocka_unit_test(a_store_does_not_join_a_copy_or_a_full_node),
         cmocka_unit_test(a_failing_driver_is_told_with_the_call),
     };

@@ -1116,6 +1116,20 @@ EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    ENTER(cuCtxGetStreamPriorityRange);
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    ENTER(cuStreamCreateWithPriority);
+    return priority < -5 || priority > 0 ? CUDA_ERROR_INVALID_VALUE : cuStreamCreate(stream, flags);
+}
+
 EXPORT CUresult cuStreamDestroy(CUstream s)
 {
     pthread_mutex_lock(&lock);
