@@ -243,13 +243,23 @@ static int open_descriptors(void)
 /* Questions: without an answer, less is possible, and that is all. */
 static bool may_pass(const char *function)
 {
-    static const char *const questions[] = {
-        "cuDeviceGetCount",       "cuDeviceGet",           "cuDeviceGetUuid",        "cuDeviceGetAttribute",
-        "cuDeviceCanAccessPeer",  "cuCtxGetDevice",        "cuCtxGetCurrent",        "cuStreamIsCapturing",
-        "cuStreamGetCaptureInfo", "cuPointerGetAttribute", "cuPointerGetAttributes", "cuMemRetainAllocationHandle",
-        "cuIpcGetMemHandle",
+    static const char *const questions[] = {"cuDeviceGetCount",
+                                            "cuDeviceGet",
+                                            "cuDeviceGetUuid",
+                                            "cuDeviceGetAttribute",
+                                            "cuDeviceCanAccessPeer",
+                                            "cuCtxGetDevice",
+                                            "cuCtxGetCurrent",
+                                            "cuStreamIsCapturing",
+                                            "cuCtxGetStreamPriorityRange",
+                                            "cuStreamGetCaptureInfo",
+                                            "cuPointerGetAttribute",
+                                            "cuPointerGetAttributes",
+                                            "cuMemRetainAllocationHandle",
+                                            "cuIpcGetMemHandle",
 
-        "cuCtxPushCurrent",       "cuStreamSynchronize"};
+                                            "cuCtxPushCurrent",
+                                            "cuStreamSynchronize"};
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++)
         if (strcmp(questions[i], function) == 0)
             return true;
