@@ -22,18 +22,19 @@ static const selftest_preset *find_preset(const char *name)
     return NULL;
 }
 
-static int run_all(selftest_plan *plan, const tool_names *fabrics, const tool_names *names, const tool_numbers *tokens)
+static int run_all(selftest_plan *plan, const tool_names *fabrics, const tool_names *names, const tool_numbers *tokens, int top_k)
 {
     uint64_t passed = 0, failed = 0;
     printf("%-16s %-13s %7s %8s %8s\n", "fabric", "preset", "tokens", "passed", "failed");
     for (size_t f = 0; f < fabrics->n; f++)
         for (size_t p = 0; p < names->n; p++)
             for (size_t t = 0; t < tokens->n; t++) {
-                const selftest_preset *preset = find_preset(names->text[p]);
+                selftest_preset preset = *find_preset(names->text[p]);
                 selftest_result result = {0};
+                preset.top_k = top_k ? top_k : preset.top_k;
                 plan->fabric = fabrics->text[f];
-                selftest_ep_run(plan, preset, (int)tokens->values[t], &result);
-                printf("%-16s %-13s %7d %8llu %8llu\n", plan->fabric, preset->name, (int)tokens->values[t],
+                selftest_ep_run(plan, &preset, (int)tokens->values[t], &result);
+                printf("%-16s %-13s %7d %8llu %8llu\n", plan->fabric, preset.name, (int)tokens->values[t],
                        (unsigned long long)result.passed, (unsigned long long)result.failed);
                 if (result.failed)
                     printf("  %s\n", result.first);
@@ -51,7 +52,7 @@ int selftest_command(int argc, char **argv)
     static const char *allowed[N_PRESETS + 1];
     for (int i = 0; i < N_PRESETS; i++)
         allowed[i] = presets[i].name;
-    uint64_t n_pes = 4, seed = 1;
+    uint64_t n_pes = 4, seed = 1, top_k = 0;
     bool quick = false;
     tool_names fabrics = {.n = 1, .text = {"local"}}, names = {.n = 1, .text = {"tiny"}};
     tool_numbers tokens = {.n = 9, .values = {0, 1, 2, 7, 32, 128, 129, 1024, 4096}};
@@ -61,6 +62,7 @@ int selftest_command(int argc, char **argv)
         {"--preset", TOOL_NAMES, &names, "LIST", "shapes of models that people run (tiny)", 0, 0, allowed},
         {"--tokens", TOOL_NUMBERS, &tokens, "LIST", "tokens of PE 0; each further PE has one less (0,1,2,7,32,128,129,1024,4096)",
          0, 1 << 20, NULL},
+        {"--top-k", TOOL_NUMBER, &top_k, "N", "lanes of a token instead of the preset's", 1, 16, NULL},
         {"--n-pes", TOOL_NUMBER, &n_pes, "N", "PEs, threads of this process (4)", 1, SELFTEST_MAX_PES, NULL},
         {"--quick", TOOL_FLAG, &quick, NULL, "each configuration with one number of rounding levels instead of three", 0, 0,
          NULL},
@@ -92,5 +94,5 @@ int selftest_command(int argc, char **argv)
     setenv("UNFENCE_HEAP_MAX", "16G", 0);
     setenv("UNFENCE_SIGNALS", "4096", 0);
     selftest_plan plan = {.n_pes = (int)n_pes, .quick = quick, .seed = seed};
-    return run_all(&plan, &fabrics, &names, &tokens);
+    return run_all(&plan, &fabrics, &names, &tokens, (int)top_k);
 }
