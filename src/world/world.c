@@ -242,8 +242,8 @@ static int start_engine(uf_world *w)
     for (int pe = 0; pe < w->n_pes; pe++)
         local += memcmp(w->peers[pe].identity.boot_id, w->identity.boot_id, sizeof w->identity.boot_id) == 0;
     /* A near peer with a core of its own answers within a few hundred looks; where cores are shared they only keep it from running. */
-    w->first_looks = w->fabric || cores_here() < local ? 1 : 1024;
-    w->looks = w->fabric ? 1 : 64;
+    w->first_looks = w->fabric || cores_here() < local ? 1 : 4096;
+    w->looks = w->fabric ? 1 : 256;
     uf_engine_params params = {
         .settings = &w->settings,
         .pe = w->pe,
