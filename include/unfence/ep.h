@@ -157,6 +157,7 @@ typedef struct uf_ep_stats {
     uint64_t bytes_sent, bytes_received;   /* payload to and from other PEs */
     uint64_t late_ns[2];                   /* time waited for the latest PE, dispatch and combine */
     int late_pe[2];                        /* who that was last, -1 if nobody */
+    uint64_t mapped_bytes, network_bytes;  /* rows with their scales to other PEs, by path: copied into mapped memory, or put */
 } uf_ep_stats;
 UF_API int uf_ep_stats_get(const uf_ep *ep, uf_ep_stats *stats);
 

@@ -127,6 +127,12 @@ void uf_ep_count_copy(uf_ep *ep, size_t bytes)
     uf_tally_add(&ep->ctx->tally, UF_BYTES_LOCAL, bytes);
 }
 
+void uf_ep_count_path(uf_ep *ep, int pe, size_t bytes)
+{
+    if (pe != ep->me)
+        *(ep->peer[pe] ? &ep->stats.mapped_bytes : &ep->stats.network_bytes) += bytes;
+}
+
 int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle)
 {
     if (handle && (handle->ep != ep || handle->state == UF_EP_FREE))

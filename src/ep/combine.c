@@ -275,6 +275,7 @@ int uf_ep_back_reduce(uf_ep *ep, const uf_ep_handle *h)
         gather_weights(ep, h);
     ep->stats.combines++;
     for (int d = 0; d < ep->shape.n_pes; d++) {
+        uf_ep_count_path(ep, d, (size_t)h->back_from[d] * bytes);
         ep->stats.bytes_sent += d == ep->me ? 0 : (uint64_t)h->back_from[d] * bytes;
         ep->stats.bytes_received += d == ep->me ? 0 : (uint64_t)h->back_to[d] * bytes;
     }

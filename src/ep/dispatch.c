@@ -343,6 +343,7 @@ int uf_ep_rows_send(uf_ep *ep, uf_ep_handle *h)
     for (int d = 0; d < ep->shape.n_pes; d++) {
         ep->to[d] = rows_at(ep, h, d, 0);
         rows += h->rows_to[d];
+        uf_ep_count_path(ep, d, (size_t)h->rows_to[d] * (bytes + scales));
     }
     bool stream = (size_t)rows * bytes >= STREAM_BYTES;
     if (rc)

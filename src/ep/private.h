@@ -236,6 +236,8 @@ int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind,
 int uf_ep_stage(uf_ep *ep, bool *used);
 /* Tells the world's counters of one block that was copied to a mapped peer. */
 void uf_ep_count_copy(uf_ep *ep, size_t bytes);
+/* Counts bytes of rows to team PE `pe` by the path that they took. */
+void uf_ep_count_path(uf_ep *ep, int pe, size_t bytes);
 /* UF_OK, or why this uf_ep (and this handle of it, if not NULL) can't be used. */
 int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle);
 /* Notes that PEs may now be out of step; returns rc. */

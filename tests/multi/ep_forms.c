@@ -273,6 +273,43 @@ static void what_is_started_is_finished_once_in_any_order(void **state)
     assert_int_equal(ep_pes_run(2, fabric, 0, body_of_starts, NULL), 0);
 }
 
+/* Two tokens from each PE to both, and back: nobody may take mapped memory for the network or the other way round. */
+static void body_of_paths(ep_pe *pe)
+{
+    enum { ROW = 64, SCALES = 2, ROWS = 2 };
+    uf_ep_options o = {.size = sizeof o,
+                       .type = UF_EP_F32,
+                       .hidden = ROW / 4,
+                       .n_experts = 2,
+                       .top_k = 2,
+                       .max_tokens = ROWS,
+                       .n_scales = SCALES};
+    float x[ROWS][ROW / 4] = {{0}}, y[2 * ROWS][ROW / 4] = {{0}}, out[ROWS][ROW / 4];
+    uint32_t scales[ROWS][SCALES] = {{0}};
+    const int32_t experts[ROWS][2] = {{0, 1}, {1, 0}};
+    uf_ep *ep = NULL;
+    uf_ep_handle *h = NULL;
+    uf_ep_received r = {.size = sizeof r};
+    uf_ep_stats stats = {.size = sizeof stats};
+    uf_ep_send send = {.size = sizeof send, .x = x, .experts = experts[0], .n_tokens = ROWS, .scales = scales};
+    if (!ep_pe_ok(pe, uf_ep_create(uf_team_world(pe->world), &o, &ep), "uf_ep_create") ||
+        !ep_pe_ok(pe, uf_ep_dispatch_start(ep, &send, &h), "start") ||
+        !ep_pe_ok(pe, uf_ep_dispatch_finish(ep, h, &r), "finish") ||
+        !ep_pe_ok(pe, uf_ep_combine(ep, y, NULL, h, out, NULL), "combine") || !ep_pe_ok(pe, uf_ep_stats_get(ep, &stats), "stats"))
+        return;
+    uint64_t wanted = ROWS * (2 * ROW + SCALES * 4), mapped = strcmp(fabric, "local") == 0 ? wanted : 0;
+    if (stats.mapped_bytes != mapped || stats.network_bytes != wanted - mapped)
+        ep_pe_fail(pe, "%llu bytes mapped and %llu by the network, not %llu of %llu", (unsigned long long)stats.mapped_bytes,
+                   (unsigned long long)stats.network_bytes, (unsigned long long)mapped, (unsigned long long)wanted);
+    uf_ep_destroy(ep);
+}
+
+static void bytes_are_counted_by_the_path_they_took(void **state)
+{
+    (void)state;
+    assert_int_equal(ep_pes_run(2, fabric, 0, body_of_paths, NULL), 0);
+}
+
 static void body_of_options(ep_pe *pe)
 {
     static const struct {
@@ -319,6 +356,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_corrupted_row_is_found_by_its_checksum),
         cmocka_unit_test(rows_map_to_the_order_of_groups),
         cmocka_unit_test(what_is_started_is_finished_once_in_any_order),
+        cmocka_unit_test(bytes_are_counted_by_the_path_they_took),
         cmocka_unit_test(wrong_forms_are_refused_by_field_and_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
