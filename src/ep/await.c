@@ -83,20 +83,23 @@ int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind,
                              ep->world_pe[pe], UF_WEAK);
 }
 
-/* Who will send to me, and to whom I will send. */
-static const int32_t *senders(const uf_ep_handle *h, bool combine)
+/* Who may overwrite what is here, or (to_send) whose memory I will overwrite. */
+static const int32_t *leave_of(const uf_ep *ep, const uf_ep_handle *h, bool combine, bool to_send)
 {
-    return combine ? h->rows_to : h->rows_from;
+    if (!combine && h->resized)
+        return ep->everybody;
+    return combine == to_send ? h->rows_from : h->rows_to;
 }
 
 int uf_ep_give_leave(uf_ep *ep, uf_ep_handle *h, bool combine)
 {
+    const int32_t *tell = leave_of(ep, h, combine, false), *hear = leave_of(ep, h, combine, true);
     int rc = UF_OK;
     for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
         int pe = (ep->me + turn) % ep->shape.n_pes;
-        if (senders(h, combine)[pe])
+        if (tell[pe])
             rc = uf_ep_signal(ep, UF_EP_READY, 1, pe);
-        ep->expected_ready[pe] += senders(h, !combine)[pe] > 0;
+        ep->expected_ready[pe] += hear[pe] > 0;
     }
     return rc;
 }
@@ -108,15 +111,21 @@ int uf_ep_wait_leave(uf_ep *ep, uf_ep_handle *h, bool combine, bool block)
                                      .what = "leave to overwrite",
                                      .kind = UF_EP_READY,
                                      .expected = ep->expected_ready,
-                                     .rows = senders(h, !combine),
+                                     .rows = leave_of(ep, h, combine, true),
                                      .stats = combine,
                                      .number = combine ? h->combine_id : h->step},
                       block);
 }
 
+int uf_ep_complete(uf_ep *ep)
+{
+    ep->stage_rows_used = ep->stage_back_used = false;
+    return ep->n_network ? uf_flush(ep->ctx) : UF_OK;
+}
+
 int uf_ep_stage(uf_ep *ep, bool *used)
 {
-    int rc = *used && ep->n_network ? uf_flush(ep->ctx) : UF_OK;
+    int rc = *used ? uf_ep_complete(ep) : UF_OK;
     *used = true;
     return rc;
 }

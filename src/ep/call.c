@@ -118,8 +118,7 @@ static int start_new(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle)
         uf_ep_dispatch_plan(ep, h);
     ep->counting[ep->n_counting++] = h;
     /* Staged bytes may be overwritten, and no earlier put of mine can be placed again, once it has completed. */
-    rc = ep->n_network ? uf_flush(ep->ctx) : UF_OK;
-    ep->stage_rows_used = ep->stage_back_used = false;
+    rc = uf_ep_complete(ep);
     if (!rc)
         rc = uf_ep_notes_send(ep, h, &fault);
     *handle = h;
@@ -140,7 +139,10 @@ static int start_cached(uf_ep *ep, const uf_ep_send *send, uf_ep_handle *h)
         return rc;
     h->send = *send;
     h->state = UF_EP_LEAVE;
-    return uf_ep_break(ep, uf_ep_give_leave(ep, h, false));
+    h->resized = h->row_bytes != uf_ep_send_bytes(ep, h);
+    if (h->resized)
+        rc = uf_ep_complete(ep);
+    return uf_ep_break(ep, rc ? rc : uf_ep_give_leave(ep, h, false));
 }
 
 int uf_ep_dispatch_start(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle)
@@ -276,8 +278,8 @@ int uf_ep_combine_finish(uf_ep *ep, uf_ep_handle *h)
     if (!rc)
         rc = uf_ep_back_reduce(ep, h);
     /* y is the caller's again. */
-    if (!rc && ep->n_network)
-        rc = uf_flush(ep->ctx);
+    if (!rc)
+        rc = uf_ep_complete(ep);
     h->state = UF_EP_OPEN;
     return uf_ep_break(ep, rc);
 }

@@ -368,6 +368,7 @@ int uf_ep_rows_send(uf_ep *ep, uf_ep_handle *h)
     for (int s = 0; s < ep->shape.n_pes; s++)
         expected[s] += s != ep->me && h->rows_from[s] > 0 ? BOTH : 0;
     h->repeats = 0;
+    h->row_bytes = bytes;
     h->state = UF_EP_ROWS;
     ep->stats.dispatches++;
     ep->stats.tokens_sent += (uint64_t)rows;

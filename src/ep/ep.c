@@ -105,6 +105,7 @@ static int take_own(uf_ep *ep)
     size_t pes = (size_t)ep->shape.n_pes, handles = (size_t)ep->sizes.n_handles;
     ep->world_pe = take(&rc, pes, sizeof *ep->world_pe);
     ep->host = take(&rc, pes, sizeof *ep->host);
+    ep->everybody = take(&rc, pes, sizeof *ep->everybody);
     ep->peer = take(&rc, pes, sizeof *ep->peer);
     ep->to = take(&rc, pes, sizeof *ep->to);
     ep->next_row = take(&rc, (size_t)ep->sizes.n_local, sizeof *ep->next_row);
@@ -127,10 +128,10 @@ static int find_peers(uf_ep *ep, uf_team *team)
         ep->world_pe[pe] = team->pes[pe];
         ep->peer[pe] = pe == ep->me ? ep->base : uf_ptr(ep->world, ep->base, ep->world_pe[pe]);
         ep->n_network += !ep->peer[pe];
+        ep->everybody[pe] = 1;
     }
     int rc = UF_OK;
-    bool gathers = ep->options.order == UF_EP_EXPERT_MAJOR;
-    if ((ep->n_network || gathers) && posix_memalign((void **)&ep->stage, 4096, ep->layout.stage_total))
+    if (ep->n_network && posix_memalign((void **)&ep->stage, 4096, ep->layout.stage_total))
         rc = uf_fail(UF_ENOMEM, "uf_ep_create: PE %d has no memory for %zu bytes of staging", ep->world->pe,
                      ep->layout.stage_total);
     return rc;
@@ -140,8 +141,9 @@ static void release_own(uf_ep *ep)
 {
     for (int i = 0; ep->handles && i < ep->sizes.n_handles; i++)
         handle_free(ep, &ep->handles[i]);
-    void *all[] = {ep->world_pe,       ep->host,          ep->peer,          ep->to,      ep->next_row, ep->partial,
-                   ep->expected_ready, ep->expected_data, ep->expected_back, ep->handles, ep->stage,    ep};
+    void *all[] = {
+        ep->everybody,     ep->world_pe,      ep->host,    ep->peer,  ep->to, ep->next_row, ep->partial, ep->expected_ready,
+        ep->expected_data, ep->expected_back, ep->handles, ep->stage, ep};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }

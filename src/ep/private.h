@@ -13,6 +13,8 @@
  *   - Rows of a dispatch go to the receiver's slot after the receiver's notes of this step, sent when that slot was free.
  *   - Rows of a combine go to the source's slot after the source's notes of that dispatch, sent when that slot was free, so its earlier
  *     combines are over. A second combine of one dispatch, and a cached dispatch, wait for `ready`.
+ *   - Gradients may be larger than the rows before them, so that a PE's rows lie where another's lay. Then everybody completes its puts and
+ *     gives leave to all, and waits for the leave of all.
  *   - `ready` counts calls, which come in the same order everywhere: a word that has reached n says that n calls were made.
  *   - A network may place the same bytes once more until the sender's own completion. Each PE completes its earlier puts (uf_flush)
  *     before it sends notes, and nobody writes to a slot's new use before everybody's notes are there.
@@ -85,6 +87,8 @@ struct uf_ep_handle {
     int fault_pe;
     uint64_t step;       /* of the dispatch */
     uint64_t repeats;    /* combines since the last (cached) dispatch */
+    size_t row_bytes;    /* of the rows in the slots */
+    bool resized;        /* a cached dispatch whose rows are larger or smaller: places of different PEs overlap */
     uint64_t combine_id; /* of the combine under way */
     uf_ep_send send;     /* the caller's, while started */
     uf_ep_back give;
@@ -126,6 +130,7 @@ struct uf_ep {
     uint64_t step, combines;                                  /* dispatches that exchanged notes; combines */
     int *world_pe;                                            /* [n_pes] */
     int32_t *host;                                            /* [n_pes] UF_EP_ROUND_PER_HOST: a number per host */
+    int32_t *everybody;                                       /* [n_pes] ones: whom all must hear from */
     unsigned char *base;                                      /* the symmetric block here */
     unsigned char **peer;                                     /* [n_pes] the same of a mapped peer, or NULL */
     unsigned char *stage;                                     /* for what cannot be sent from where it is, or NULL */
@@ -232,6 +237,8 @@ int uf_ep_wait_leave(uf_ep *ep, uf_ep_handle *handle, bool combine, bool block);
 int uf_ep_signal(uf_ep *ep, int kind, uint64_t value, int pe);
 /* Puts `bytes` from `src` (staged, or the caller's) to `offset` of pe's symmetric block and adds `value` to my word. Network peers only. */
 int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind, uint64_t value, int pe);
+/* Completes my puts: no network places their bytes again, and what was staged or given for them may change. */
+int uf_ep_complete(uf_ep *ep);
 /* Makes a part of the staging memory free again; *used is set: the caller is about to fill it. */
 int uf_ep_stage(uf_ep *ep, bool *used);
 /* Tells the world's counters of one block that was copied to a mapped peer. */
