@@ -2,8 +2,8 @@
  *
  * The PEs are threads of this process, a world each, over any fabric. A configuration is one of: does the cached dispatch use the handle as it
  * is or after a combine; alignment 128 or 1; fp8 with scales or bf16; 0, 1 or 2 biases; and six ways to call (blocking, start and finish, start
- * and test until done; with one handle under way or two). Each has four dispatches (flat and expert-major, new and cached) and two
- * combines, and in its turn each number of rounding levels. */
+ * and test until done; with one handle under way or two). Each has flat and expert-major dispatches (new, cached, and of gradients) with
+ * combines between, and in its turn each number of rounding levels. */
 #include "fabric/efa/device_model.h"
 #include "selftest.h"
 #include <pthread.h>
@@ -227,6 +227,24 @@ static bool combine(seat *s, const selftest_case *c, uf_ep *ep, int order, int r
     return ok;
 }
 
+/* The backward pass of the combine: bf16 rows (here those of the first bias) by the same routing, whatever the forward rows were. */
+static bool gradients(seat *s, const selftest_case *c, uf_ep *ep, int way, uf_ep_handle *handle)
+{
+    uf_ep_send send = {.size = sizeof send, .x = c->bias[s->pe][0], .gradients = 1};
+    uf_ep_received r = {.size = sizeof r};
+    if (!done(s, uf_ep_dispatch_start(ep, &send, &handle), "uf_ep_dispatch_start") || !await(s, ep, handle, way) ||
+        !done(s, uf_ep_dispatch_finish(ep, handle, &r), "uf_ep_dispatch_finish"))
+        return false;
+    for (size_t n = 0; n < (size_t)r.n_rows; n++) {
+        const unsigned char *row = (const unsigned char *)r.x + n * c->back_bytes;
+        if (r.source_pe[n] >= 0 &&
+            !same(s, "gradients", n, row, c->bias[r.source_pe[n]][0] + (size_t)r.source_token[n] * c->back_bytes, c->back_bytes,
+                  2))
+            return false;
+    }
+    return true;
+}
+
 static bool run_config(seat *s, const selftest_case *c, uf_ep *const *eps, int rounding, const config *g)
 {
     uf_ep_handle *h[ORDERS] = {NULL, NULL};
@@ -237,6 +255,7 @@ static bool run_config(seat *s, const selftest_case *c, uf_ep *const *eps, int r
         ok = combine(s, c, eps[order], order, rounding, g, h[order]);
     for (int order = 0; order < ORDERS && ok; order++)
         ok = dispatch(s, c, eps[order], order, g->way, &h[order]) && combine(s, c, eps[order], order, rounding, g, h[order]) &&
+             gradients(s, c, eps[order], g->way, h[order]) && combine(s, c, eps[order], order, rounding, g, h[order]) &&
              done(s, uf_ep_handle_free(h[order]), "uf_ep_handle_free");
     s->passed += ok;
     return ok;
