@@ -232,7 +232,7 @@ static float add(const moe_reference_sum *how, float start, const part *parts, i
 /* Replaces the parts of each group of `size` consecutive PEs by their sum, which has the highest lane of the group. */
 static int add_groups(const moe_reference *m, const moe_reference_sum *how, int size, part *parts, int n)
 {
-    part sums[32];
+    part sums[32] = {{0}};
     int found = 0;
     for (int first = 0; first < m->n_pes; first += size) {
         part mine[32];

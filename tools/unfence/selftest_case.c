@@ -150,8 +150,8 @@ static void ask_sums(selftest_case *c, int order, int s, int first, bool *full)
 selftest_case *selftest_case_make(const selftest_preset *preset, int n_pes, int tokens, bool fp8, int alignment, uint64_t seed)
 {
     selftest_case *c = calloc(1, sizeof *c);
-    bool full = c == NULL;
-    if (full)
+    bool full = false;
+    if (!c)
         return NULL;
     c->n_pes = n_pes, c->tokens = tokens, c->fp8 = fp8, c->alignment = alignment;
     c->hidden = preset->hidden, c->top_k = preset->top_k;

@@ -330,7 +330,7 @@ static void *sit(void *arg)
 
 static int run_seats(const selftest_plan *plan, const selftest_case *c, selftest_result *result)
 {
-    seat seats[SELFTEST_MAX_PES];
+    seat seats[SELFTEST_MAX_PES] = {{0}};
     pthread_t threads[SELFTEST_MAX_PES];
     uf_group *group = NULL;
     uf_efa_model_place *place = NULL;
