@@ -189,6 +189,7 @@ static int map_one(uf_world *w, struct uf_gpu *g, int pe, const offer *o, const 
     if (rc && !g->proven && rc != UF_ENOMEM) {
         char why[sizeof p->reason];
         snprintf(why, sizeof why, "its memory could not be mapped: %.150s", uf_error_message());
+        uf_log(UF_LOG_WARN, w->pe, "GPU memory of PE %d is not near, though it should be: %s", pe, uf_error_message());
         not_near(g, pe, why);
         rc = UF_OK;
     }
