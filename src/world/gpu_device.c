@@ -88,7 +88,7 @@ static void fill_peers(uf_world *w, const struct uf_gpu *g, ufd_peer *peers)
     for (int pe = 0; pe < w->n_pes; pe++) {
         const unsigned char *theirs = pe == w->pe ? g->range.base : g->peers[pe].range.base;
         if (g->peers[pe].near) {
-            peers[pe].way = UFD_NEAR;
+            peers[pe].way = UFD_WAY_NEAR;
             peers[pe].shift = (int64_t)((uintptr_t)theirs - (uintptr_t)g->range.base);
         }
         if (w->peers[pe].mapped)

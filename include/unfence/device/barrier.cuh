@@ -50,7 +50,7 @@ template <class S, class How> UFD_FN int ufd_meet(const ufd_world *w)
     for (int i = first; i < n - 1; i += step) {
         if (i != first)
             ufd_fixed_peer(peers + ufd_other(me, n, i), &way);
-        rc = way == UFD_NEAR ? rc : UF_EUNSUPPORTED;
+        rc = way == UFD_WAY_NEAR ? rc : UF_EUNSUPPORTED;
     }
     rc = ufd_worst<S>(rc);
     if (rc)
