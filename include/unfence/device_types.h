@@ -69,6 +69,8 @@ typedef struct ufd_error {
     uint64_t wanted;  /* the value awaited */
 } ufd_error;
 
+#define UFD_MAX_QUEUES 16 /* of a world */
+
 struct ufd_ctx;
 struct uf_command_ring; /* engine/command.h */
 
