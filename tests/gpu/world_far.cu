@@ -463,7 +463,10 @@ int main(void)
     fflush(stdout);
     if (gpus > 0) {
         crowd_run_all(gpus, &all);
-        crowd_run_death("2 processes, one killed", "a_killed_pe_ends_kernels_that_use_queues", survive);
+        const char *fabric = getenv("UNFENCE_FABRIC");
+        /* The EFA model ends with a process that dies while it moves it: no news of a peer then. */
+        if (!fabric || strncmp(fabric, "efa:model", 9) != 0)
+            crowd_run_death("2 processes, one killed", "a_killed_pe_ends_kernels_that_use_queues", survive);
     }
     return crowd_finish(gpus);
 }
