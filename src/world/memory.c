@@ -590,10 +590,11 @@ int uf_memory_create(uf_world *w)
             "PE %d: UNFENCE_HEAP_MAX is %zu bytes, less than UNFENCE_HEAP_SIZE with %zu or the signal words with %zu: raise "
             "it, or lower UNFENCE_HEAP_SIZE or UNFENCE_SIGNALS",
             w->pe, max, w->segment_bytes, signal_bytes);
-    int rc = uf_local_range_reserve(max, &w->range);
+    uint32_t color = 0;
+    int rc = uf_local_range_reserve(max, 0, &w->range);
     for (int pe = 0; !rc && pe < w->n_pes; pe++)
         if (w->peers[pe].mapped && pe != w->pe)
-            rc = uf_local_range_reserve(max, &w->peers[pe].range);
+            rc = uf_local_range_reserve(max, ++color, &w->peers[pe].range);
     w->peers[w->pe].range = w->range;
     void *arena = NULL;
     if (rc || (rc = uf_heap_create(max, &w->heap)) || (rc = uf_heap_create(signal_bytes, &w->signal_heap)) ||

@@ -47,7 +47,7 @@ static void peer_main(int kind, int tell, int wait)
     if (kind == PEER_OTHER_USER && (setgid(65534) || setuid(65534)))
         _exit(2);
     told.bytes = 4 * MIB;
-    if (uf_local_identify(&told.identity) || uf_local_range_reserve(64 * MIB, &range) ||
+    if (uf_local_identify(&told.identity) || uf_local_range_reserve(64 * MIB, 0, &range) ||
         uf_local_segment_create(&range, told.bytes, &told.fd))
         _exit(3);
     if (kind == PEER_NOT_DUMPABLE)
@@ -104,7 +104,7 @@ static void a_peers_segment_is_mapped_at_the_same_offset(void **state)
     assert_true(uf_local_reachable(&mine, &p.told.identity, &why));
     assert_false(uf_local_same_process(&p.told.identity));
     assert_true(uf_local_alive(&p.told.identity));
-    assert_int_equal(uf_local_range_reserve(64 * MIB, &range), UF_OK);
+    assert_int_equal(uf_local_range_reserve(64 * MIB, 0, &range), UF_OK);
     assert_int_equal(uf_local_segment_map(&range, &p.told.identity, p.told.fd, p.told.bytes), UF_OK);
     assert_int_equal(range.used, p.told.bytes);
     assert_string_equal((char *)range.base + 100, "from the peer");
@@ -130,8 +130,8 @@ static void pes_of_one_process_map_each_other(void **state)
     assert_true(a.nonce != b.nonce);
     assert_true(uf_local_reachable(&a, &b, &why));
     assert_true(uf_local_same_process(&b));
-    assert_int_equal(uf_local_range_reserve(64 * MIB, &own), UF_OK);
-    assert_int_equal(uf_local_range_reserve(64 * MIB, &other), UF_OK);
+    assert_int_equal(uf_local_range_reserve(64 * MIB, 0, &own), UF_OK);
+    assert_int_equal(uf_local_range_reserve(64 * MIB, 0, &other), UF_OK);
     assert_int_equal(uf_local_segment_create(&own, 2 * MIB, &fd1), UF_OK);
     assert_int_equal(uf_local_segment_create(&own, 65536, &fd2), UF_OK);
     assert_int_equal(uf_local_segment_map(&other, &b, fd1, 2 * MIB), UF_OK);
@@ -155,7 +155,7 @@ static void a_range_is_aligned_as_its_offsets_are(void **state)
     static const size_t sizes[] = {1, 4096, 3 * MIB, 64 * MIB, (size_t)64 << 30};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         uf_local_range r;
-        assert_int_equal(uf_local_range_reserve(sizes[i], &r), UF_OK);
+        assert_int_equal(uf_local_range_reserve(sizes[i], 0, &r), UF_OK);
         size_t align = 2 * MIB;
         while (align < sizes[i] && align < UF_LOCAL_RANGE_ALIGN)
             align *= 2;
@@ -172,13 +172,13 @@ static void too_much_is_refused_with_the_numbers(void **state)
     (void)state;
     uf_local_range r;
     int fd = -1;
-    assert_int_equal(uf_local_range_reserve(SIZE_MAX, &r), UF_EINVAL);
-    assert_int_equal(uf_local_range_reserve((size_t)1 << 62, &r), UF_ENOMEM);
+    assert_int_equal(uf_local_range_reserve(SIZE_MAX, 0, &r), UF_EINVAL);
+    assert_int_equal(uf_local_range_reserve((size_t)1 << 62, 0, &r), UF_ENOMEM);
     uf_local_memory left;
     uf_local_memory_available("", &left);
     assert_true(left.available < (uint64_t)1 << 60);
     size_t too_much = (left.available + 1024 * MIB) & ~(2 * MIB - 1);
-    assert_int_equal(uf_local_range_reserve(2 * too_much, &r), UF_OK);
+    assert_int_equal(uf_local_range_reserve(2 * too_much, 0, &r), UF_OK);
     assert_int_equal(uf_local_segment_create(&r, 100, &fd), UF_EINVAL);
     assert_int_equal(uf_local_segment_create(&r, 4 * too_much, &fd), UF_ENOMEM);
     assert_non_null(strstr(uf_error_message(), "UNFENCE_HEAP_MAX"));
@@ -204,7 +204,7 @@ static void limits_of_the_process_are_named_and_raise_no_signal(void **state)
         uf_local_range r;
         int fd;
         struct rlimit size = {1 * MIB, 1 * MIB}, files = {3, 3}, space = {64 * MIB, 64 * MIB};
-        if (uf_local_range_reserve(64 * MIB, &r))
+        if (uf_local_range_reserve(64 * MIB, 0, &r))
             _exit(1);
         setrlimit(RLIMIT_FSIZE, &size);
         if (uf_local_segment_create(&r, 2 * MIB, &fd) != UF_ENOMEM || !strstr(uf_error_message(), "ulimit -f"))
@@ -216,7 +216,7 @@ static void limits_of_the_process_are_named_and_raise_no_signal(void **state)
             _exit(3);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         setrlimit(RLIMIT_AS, &space);
-        if (uf_local_range_reserve((size_t)1 << 36, &r) != UF_ENOMEM || !strstr(uf_error_message(), "67108864"))
+        if (uf_local_range_reserve((size_t)1 << 36, 0, &r) != UF_ENOMEM || !strstr(uf_error_message(), "67108864"))
             _exit(4);
 #else
         (void)space;
@@ -233,7 +233,7 @@ static void a_segment_is_complete_and_keeps_its_size(void **state)
     (void)state;
     uf_local_range r;
     int fd;
-    assert_int_equal(uf_local_range_reserve(64 * MIB, &r), UF_OK);
+    assert_int_equal(uf_local_range_reserve(64 * MIB, 0, &r), UF_OK);
     assert_int_equal(uf_local_segment_create(&r, 3 * MIB, &fd), UF_OK);
     struct stat st;
     assert_int_equal(fstat(fd, &st), 0);
@@ -253,7 +253,7 @@ static void a_dropped_segment_leaves_its_place_to_the_next(void **state)
     (void)state;
     uf_local_range r;
     int fd;
-    assert_int_equal(uf_local_range_reserve(4 * MIB, &r), UF_OK);
+    assert_int_equal(uf_local_range_reserve(4 * MIB, 0, &r), UF_OK);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(uf_local_segment_create(&r, 4 * MIB, &fd), UF_OK);
         close(fd);
@@ -273,7 +273,7 @@ static void what_is_not_a_peers_segment_is_never_mapped(void **state)
     uf_local_identity mine;
     uf_local_range r;
     assert_int_equal(uf_local_identify(&mine), UF_OK);
-    assert_int_equal(uf_local_range_reserve(64 * MIB, &r), UF_OK);
+    assert_int_equal(uf_local_range_reserve(64 * MIB, 0, &r), UF_OK);
     int fds[2], other = memfd_create("unfence-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_int_equal(pipe(fds), 0);
     assert_int_equal(ftruncate(other, 4096), 0);

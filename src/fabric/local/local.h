@@ -30,17 +30,23 @@ bool uf_local_same_process(const uf_local_identity *peer);
 /* False only if `peer`'s process is surely gone: ended (also as a zombie), replaced by exec, or its pid is another's by now. */
 bool uf_local_alive(const uf_local_identity *peer);
 
-/* Largest alignment of a pointer that an equally aligned offset into a range gives: ranges start at a multiple of it, or of the
+/* Largest alignment of a pointer that an equally aligned offset into a range of color 0 gives: it starts at a multiple of it, or of the
  * power of two that holds `max` where that is less (2 MiB at least). */
 #define UF_LOCAL_RANGE_ALIGN ((size_t)1 << 30)
+
+/* The same offset of several heaps should not be the same in the low bits of its addresses: AMD's cores since Zen guess the way of a line
+ * in the first cache from a hash of address bits 12 to 27, and two lines of one set and hash put each other out. Who polls a word in
+ * his heap and writes the same word of a peer's would lose a third of his latency. So heaps of peers begin a few steps of 2 MiB off. */
+#define UF_LOCAL_COLORS 128
 
 /* Address space for one PE's heap: `max` bytes reserved, segments appended at increasing offsets, each a memfd. */
 typedef struct uf_local_range {
     unsigned char *base;
     size_t max, used;
 } uf_local_range;
-/* UF_ENOMEM with needed and allowed (RLIMIT_AS). */
-int uf_local_range_reserve(size_t max, uf_local_range *range);
+/* Color 0, for one's own heap, begins at a multiple of UF_LOCAL_RANGE_ALIGN (see there); color n begins n % UF_LOCAL_COLORS steps of 2 MiB
+ * behind one. UF_ENOMEM with needed and allowed (RLIMIT_AS). */
+int uf_local_range_reserve(size_t max, uint32_t color, uf_local_range *range);
 void uf_local_range_release(uf_local_range *range);
 /* Creates a segment of `bytes` (page multiple; 2 MiB multiples get huge pages) in our own range at `range->used`: memory is reserved now (fallocate), so that a full host fails
  * here, with needed and available bytes in the message, and never later by SIGBUS. *fd is the memfd, the caller's to close. */

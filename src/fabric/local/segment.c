@@ -39,12 +39,12 @@ static size_t range_align(size_t max)
     return align;
 }
 
-int uf_local_range_reserve(size_t max, uf_local_range *range)
+int uf_local_range_reserve(size_t max, uint32_t color, uf_local_range *range)
 {
-    size_t page = page_bytes(), align = range_align(max);
+    size_t page = page_bytes(), align = range_align(max), shift = color % UF_LOCAL_COLORS * UF_LOCAL_HUGE;
     if (max == 0 || max > SIZE_MAX / 2)
         return uf_fail(UF_EINVAL, "cannot reserve %zu bytes of address space for a heap: give 1 byte to 2^62", max);
-    size_t whole = ((max + page - 1) & ~(page - 1)) + align;
+    size_t whole = ((max + page - 1) & ~(page - 1)) + align + shift;
     unsigned char *at = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) {
         int error = errno;
@@ -61,8 +61,8 @@ int uf_local_range_reserve(size_t max, uf_local_range *range)
                              whole);
     }
     /* Cut the reservation to its aligned middle, so that aligned offsets are aligned pointers. */
-    unsigned char *base = (unsigned char *)(((uintptr_t)at + align - 1) & ~(uintptr_t)(align - 1));
-    size_t keep = whole - align, before = (size_t)(base - at), after = align - before;
+    unsigned char *base = (unsigned char *)(((uintptr_t)at + align - 1) & ~(uintptr_t)(align - 1)) + shift;
+    size_t keep = whole - align - shift, before = (size_t)(base - at), after = whole - keep - before;
     if (before)
         munmap(at, before);
     if (after)
