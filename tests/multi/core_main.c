@@ -3,6 +3,7 @@
  *   core_suite --fabric ofi:tcp --n 4 [--mode processes|threads] [--tests PART-OF-NAME]
  *   core_suite --mode threads --fabric shuffle:chaos    threads over the adversarial network: for sanitizers
  *   core_suite --mode threads --fabric efa:p5en         threads over the EFA model in real time
+ *   core_suite --mode threads --fabric efa:model-p5en   threads that meet by the name alone
  *   core_suite --mode fibers [--fabric shuffle|efa] [--profile reorder] [--seed 17 --seeds 1]
  *   core_suite --mode pe          one PE of a job that somebody else started (`unfence run`, torchrun, netns.sh)
  * The suite knows nothing of this; a new fabric needs a --fabric name and nothing else. */

@@ -138,11 +138,22 @@ static const runner_network networks[] = {
     {"efa", efa_profiles, &uf_fabric_efa, 500, true, NULL, efa_open, wire_itself, efa_close, efa_attach, efa_trace},
 };
 
+static bool has_profile(const runner_network *network, const char *name)
+{
+    for (const char *const *p = network->profiles; *p; p++)
+        if (strcmp(*p, name) == 0)
+            return true;
+    return false;
+}
+
+/* Another profile is not the network's: efa:model-p5en, say, is a fabric that the library finds by itself. */
 const runner_network *runner_network_find(const char *fabric, const char **profile)
 {
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
         size_t length = strlen(networks[i].name);
         if (strncmp(fabric, networks[i].name, length) || (fabric[length] && fabric[length] != ':'))
+            continue;
+        if (fabric[length] && !has_profile(&networks[i], fabric + length + 1))
             continue;
         *profile = fabric[length] ? fabric + length + 1 : NULL;
         return &networks[i];

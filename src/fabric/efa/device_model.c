@@ -332,22 +332,22 @@ static int make_shared(uf_efa_arena *arena, void *arg)
     return rc;
 }
 
-/* A process takes part in several worlds by several arenas; worlds are made in one order everywhere. */
+/* A PE takes part in several worlds by several arenas; worlds are made in one order everywhere. */
 static int open_shared(const uf_efa_device_params *params, uf_efa_model_place_options *o, model_device *d)
 {
     const char *job = params->settings->text[UF_SET_JOB];
-    char name[UF_SETTING_TEXT + 32];
+    char own[32], name[UF_SETTING_TEXT + 64];
+    if (!params->one_host)
+        return uf_fail(UF_EUNSUPPORTED, "PE %d: efa:%s connects PEs of one host, and these are on several. Use ofi:tcp",
+                       params->pe, params->name);
     if (!job[0])
         job = params->settings->text[UF_SET_ROOT];
-    if (!job[0] || !params->one_host)
-        return uf_fail(
-            UF_EUNSUPPORTED,
-            "PE %d: efa:%s connects processes of one job on one host, and %s. Start them with `unfence run`, or use ofi:tcp",
-            params->pe, params->name, job[0] ? "these are on several" : "neither UNFENCE_JOB nor UNFENCE_ROOT names it");
+    if (!job[0]) { /* without either only threads of one process can have met */
+        snprintf(own, sizeof own, "process %u", (unsigned)getpid());
+        job = own;
+    }
     snprintf(name, sizeof name, "%s %s", job, params->name);
-    int rc = UF_EAGAIN;
-    for (uint32_t number = 0; rc == UF_EAGAIN && number < ARENAS; number++)
-        rc = uf_efa_arena_open(name, number, (uint32_t)params->pe, make_shared, o, &d->arena);
+    int rc = uf_efa_arena_find(name, ARENAS, (uint32_t)params->pe, make_shared, o, &d->arena);
     if (rc == UF_EAGAIN)
         return uf_fail(UF_EUNSUPPORTED, "PE %d: this process has %d worlds over efa:%s, and no more are possible", params->pe,
                        ARENAS, params->name);
@@ -563,7 +563,10 @@ static int reach(const model_device *d, const uint8_t gid[16])
     uint8_t real[16];
     if (memcmp(gid + 4, &d->place->id, sizeof d->place->id))
         return uf_fail(UF_EUNSUPPORTED,
-                       "PE %u: a peer is on another EFA model: several PEs of one process need a common one (fabric_arg)", d->pe);
+                       "PE %u: a peer is on another EFA model: UNFENCE_JOB must be the same for all PEs of a world, and another "
+                       "for other worlds "
+                       "that are made at the same time",
+                       d->pe);
     if (d->arena)
         uf_efa_arena_hide(d->arena);
     for (uint32_t i = 0; i < d->place->n_pes * d->place->n_rails; i++) {

@@ -5,7 +5,7 @@
  *   the fibers gives the time: uf_fibers_attach(fibers, uf_efa_model_place_next, uf_efa_model_place_run, place).
  * - real_time: the PEs are threads. Each poll of any of them moves the whole model up to the clock, if nobody else is at it. There is no
  *   thread of the model's own: it would need a core of its own to be punctual, and who waits for the network has nothing better to do.
- * Without a place, efa:model gives a world of one PE a model of its own, and PEs that are processes of one job on one host a common one in
+ * Without a place, efa:model gives a world of one PE a model of its own, and PEs of one job on one host (processes, or threads of them) a common one in
  * real time, in shared memory (arena.h): whichever of them polls moves it, and copies payload between the others.
  * `efa:model-PROFILE-breaks` has several rails, of which some break while the world runs, as UNFENCE_SEED says: for tests. */
 #ifndef UF_FABRIC_EFA_DEVICE_MODEL_H
