@@ -189,6 +189,7 @@ static int map_one(uf_world *w, struct uf_gpu *g, int pe, const offer *o, const 
     if (rc && !g->proven && rc != UF_ENOMEM) {
         char why[sizeof p->reason];
         snprintf(why, sizeof why, "its memory could not be mapped: %.150s", uf_error_message());
+        uf_log(UF_LOG_WARN, w->pe, "GPU memory of PE %d is not near, though it should be: %s", pe, uf_error_message());
         not_near(g, pe, why);
         rc = UF_OK;
     }
@@ -350,7 +351,11 @@ int uf_gpu_free_block(uf_world *w, void *ptr)
     if (!uf_heap_block(g->heap, offset, &start, &bytes) || start != offset || ptr == g->words)
         return uf_fail(UF_EINVAL, "uf_free: argument ptr is not the start of a live allocation of this world's GPU heap");
     int rc = uf_memory_agree(w, "uf_free CUDA", offset, 0, UF_OK);
-    return rc ? rc : uf_heap_free(g->heap, offset);
+    if (rc)
+        return rc;
+    if (g->writer)
+        uf_cuda_words_forget(g->writer, ptr, bytes);
+    return uf_heap_free(g->heap, offset);
 }
 
 /* ---------------------------------------------------------------- the host heap, seen by GPUs */
@@ -532,8 +537,9 @@ static void log_near(uf_world *w, const struct uf_gpu *g)
     int near = 0;
     for (int pe = 0; pe < w->n_pes; pe++)
         near += g->peers[pe].near && pe != w->pe;
-    uf_log(UF_LOG_INFO, w->pe, "GPU %d (%s, %s): %d of %d peers near, host heap %s", f->ordinal, f->name, f->bus, near,
-           w->n_pes - 1, g->host_bytes ? "visible to it" : "not visible to it");
+    uf_log(UF_LOG_INFO, w->pe, "GPU %d (%s, %s): %d of %d peers near, host heap %s, signal words stored by %s", f->ordinal,
+           f->name, f->bus, near, w->n_pes - 1, g->host_bytes ? "visible to it" : "not visible to it",
+           g->writer ? uf_cuda_writer_text(g->writer) : "nothing");
     for (int pe = 0; pe < w->n_pes; pe++)
         if (!g->peers[pe].near)
             uf_log(UF_LOG_INFO, w->pe, "GPU memory of PE %d is not near: %s", pe, g->peers[pe].reason);
@@ -542,6 +548,7 @@ static void log_near(uf_world *w, const struct uf_gpu *g)
 static void free_gpu(uf_world *w, struct uf_gpu *g)
 {
     uf_gpu_waits_destroy(g);
+    uf_cuda_writer_close(g->writer); /* while what it has mapped exists */
     if (g->device) {
         uf_gpu_hide(g);
         unregister_host(w, g);
@@ -570,6 +577,13 @@ static void drop_segments(uf_world *w)
     }
 }
 
+/* Without a writer only near peers can signal into GPU memory, which is enough for many: no error. */
+static void open_writer(const uf_world *w, struct uf_gpu *g)
+{
+    if (uf_cuda_writer_open(g->device, &w->settings, g->words, &g->writer))
+        uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
+}
+
 /* Each line is a step that all PEs take together: its outcome is agreed on before the next. */
 static int open_all(uf_world *w, struct uf_gpu *g)
 {
@@ -583,6 +597,7 @@ static int open_all(uf_world *w, struct uf_gpu *g)
     if (rc)
         return rc;
     register_host(w, g);
+    open_writer(w, g);
     rc = uf_gpu_waits_create(g);
     return uf_memory_agree(w, "GPU tables", 0, 0, rc ? rc : uf_gpu_show(w, g));
 }

@@ -9,6 +9,7 @@
 #define UF_WORLD_GPU_H
 
 #include "cuda/gpu.h"
+#include "cuda/writer.h"
 #include "fabric/local/pass.h"
 #include "unfence/device_types.h"
 #include "world/heap.h"
@@ -44,6 +45,7 @@ struct uf_gpu {
     const uf_region *windows[UF_GPU_WINDOWS]; /* that kernels see */
     int32_t *status;                          /* page-locked: what kernels look at */
     uf_gpu_waits *waits;
+    uf_cuda_writer *writer; /* by which the engine stores signal words in GPU memory; NULL: there is no way */
     uf_gpu_house *house;
     bool ending; /* has been counted there as one that ends */
 };

@@ -394,7 +394,7 @@ static int threads_main(const crowd *c, const suite *s, table *shared)
 }
 
 /* In a process of its own: the parent stays free of CUDA. */
-static void run_threads(const crowd *c, const suite *s)
+void crowd_run_threads(const crowd *c, const suite *s)
 {
     table *shared = crowd_make_table();
     int64_t begin = milliseconds();
@@ -484,7 +484,7 @@ void crowd_run_all(int gpus, const suite *s)
     setenv("UNFENCE_CUDA_DEVICE", "0", 1);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
         if (shared[i].threads)
-            run_threads(&shared[i], s);
+            crowd_run_threads(&shared[i], s);
         else
             crowd_run_processes(&shared[i], s);
     }
@@ -493,7 +493,7 @@ void crowd_run_all(int gpus, const suite *s)
     const crowd processes = {"processes, a GPU each", each, -1, false}, threads = {"threads, a GPU each", each, -1, true};
     if (gpus > 1) {
         crowd_run_processes(&processes, s);
-        run_threads(&threads, s);
+        crowd_run_threads(&threads, s);
     }
 }
 

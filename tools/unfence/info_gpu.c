@@ -23,7 +23,9 @@ void info_gpus_find(const uf_settings *settings, info_gpus *g)
     for (int i = 0; i < g->n; i++) {
         info_gpu *gpu = &g->gpus[i];
         gpu->known = uf_cuda_describe(i, &gpu->facts) == UF_OK;
-        if (!gpu->known)
+        if (gpu->known)
+            uf_cuda_writer_foresee(settings, &gpu->facts, gpu->signals, sizeof gpu->signals);
+        else
             snprintf(gpu->refused, sizeof gpu->refused, "%.*s", (int)sizeof gpu->refused - 1, uf_error_message());
     }
     for (int i = 0; i < g->n; i++)
@@ -67,6 +69,7 @@ static void print_gpu(const info_gpus *g, int i)
     printf("  GPU %-14d %s, %s, %s\n", i, gpu->facts.name, gpu->facts.bus, tool_format_bytes(gpu->facts.bytes, bytes));
     for (size_t a = 0; a < ABILITIES; a++)
         printf("    %-16s %s\n", a ? "" : "can", has(&gpu->facts, &abilities[a]) ? abilities[a].yes : abilities[a].no);
+    printf("    %-16s %s\n", "signal words by", gpu->signals);
     for (int j = 0; j < g->n; j++)
         if (j != i && g->gpus[j].known)
             printf("    GPU %-12d %s: %s\n", j, gpu->near[j] ? "near" : "not near", gpu->near_why[j]);
@@ -90,6 +93,7 @@ static json_object *gpu_object(const info_gpus *g, int i)
         json_object_object_add(object, "name", json_object_new_string(gpu->facts.name));
         json_object_object_add(object, "bus", json_object_new_string(gpu->facts.bus));
         json_object_object_add(object, "bytes", json_object_new_int64((int64_t)gpu->facts.bytes));
+        json_object_object_add(object, "signals", json_object_new_string(gpu->signals));
     } else {
         json_object_object_add(object, "refused", json_object_new_string(gpu->refused));
     }
