@@ -344,6 +344,8 @@ int uf_world_destroy(uf_world *w)
     if (rc)
         uf_bootstrap_abort(w->bootstrap, rc, uf_error_message());
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
+    if (!rc && uf_gpu_of(w))
+        rc = uf_gpu_far_end(uf_gpu_of(w));
     for (uf_ctx *ctx = w->contexts; ctx && !rc; ctx = ctx->next)
         rc = uf_ctx_complete(ctx, -1, true, deadline);
     /* First all are quiet, then nobody minds connections that end, then all have stopped looking at them. */
