@@ -135,6 +135,18 @@ typedef struct uf_counters {
 } uf_counters;
 UF_API int uf_world_counters(uf_world *world, uf_counters *counters);
 
+/* How many NICs carry what this PE sends over the network (rail i of every PE talks to rail i); 0 without a network. */
+UF_API int uf_world_n_rails(const uf_world *world);
+/* What went over one of them since creation; a snapshot, as above. */
+typedef struct uf_rail_counters {
+    size_t size;
+    uint64_t posted;    /* work requests that the network took, those sent again after a break included */
+    uint64_t completed; /* those of which it told the end: not of small ones that it copied, nor of what a break took with it */
+    uint64_t bytes;     /* of the posted */
+    int broken;         /* PEs that cannot be reached over it any more: 0 while it is sound, all if the NIC or its queue failed */
+} uf_rail_counters;
+UF_API int uf_world_rail_counters(uf_world *world, int rail, uf_rail_counters *counters);
+
 /* ---------------------------------------------------------------- symmetric memory */
 
 /* Allocates `bytes` of symmetric memory, the same offset on every PE, aligned to `align` (a power of two; 0 and values

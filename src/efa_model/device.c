@@ -312,6 +312,34 @@ void uf_model_nic_kill(uf_model_nic *nic)
     nic->dead = true;
 }
 
+/* That a peer hears of it for all that is outstanding, and not only for what had arrived in part, is inferred [I]: connections end, not
+ * messages. */
+static void reset_work_of(uf_model *m, const model_qp *qp, uint32_t target)
+{
+    for (uint32_t i = qp->live ? qp->first : UF_MODEL_NONE; i != UF_MODEL_NONE;) {
+        message *msg = uf_model_message(m, i);
+        i = msg->next;
+        if (msg->target_nic != target || !msg->started || msg->answered)
+            continue;
+        msg->attempt++; /* what is still under way is void */
+        msg->refused = true;
+        uf_model_answer(m, msg, UF_EFA_REMOTE_ABORT);
+    }
+}
+
+void uf_model_nic_reset(uf_model_nic *nic)
+{
+    uf_model *m = nic->model;
+    if (nic->dead)
+        return;
+    for (uint32_t i = 0; i < nic->n_qps; i++)
+        if (nic->qps[i]->live)
+            uf_model_qp_break(m, nic->qps[i]);
+    for (uint32_t n = 0; n < m->n_nics; n++)
+        for (uint32_t i = 0; i < m->nics[n]->n_qps; i++)
+            reset_work_of(m, m->nics[n]->qps[i], nic->index);
+}
+
 bool uf_model_nic_alive(const uf_model_nic *nic, bool *can_read, bool *can_write)
 {
     *can_read = nic->can_read;

@@ -117,6 +117,9 @@ void uf_model_nic_gid(const uf_model_nic *nic, uint8_t gid[16]);
 void uf_model_nic_abilities(uf_model_nic *nic, bool can_read, bool can_write);
 /* The NIC neither sends, answers nor touches memory from now on. */
 void uf_model_nic_kill(uf_model_nic *nic);
+/* The NIC is reset, as by its driver, and goes on. Its queue pairs are in error and flush; what peers have outstanding with it ends with status 8,
+ * and no more of it is placed. What they post later meets queues that are in error (9), until there are new ones. */
+void uf_model_nic_reset(uf_model_nic *nic);
 /* What the NIC can do now; false if it was killed. */
 bool uf_model_nic_alive(const uf_model_nic *nic, bool *can_read, bool *can_write);
 

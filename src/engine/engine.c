@@ -68,10 +68,14 @@ static int edge_post(void *arg, const uf_wr *wr)
 {
     uf_engine *e = arg;
     int rc = e->fabric->ops->post(e->fabric, wr);
-    if (rc == UF_EAGAIN)
+    if (rc == UF_EAGAIN) {
         e->eagain++;
-    else if (wr->flags & UF_WR_MORE)
+        return rc;
+    }
+    if (wr->flags & UF_WR_MORE)
         e->unrung = true;
+    e->rails[wr->rail].posted += rc == UF_OK;
+    e->rails[wr->rail].bytes += rc == UF_OK ? wr->bytes : 0;
     return rc;
 }
 
@@ -118,10 +122,12 @@ static int __attribute__((cold)) rail_broke(uf_engine *e, const uf_cqe *cqe)
     if (cqe->rail >= e->n_rails)
         return UF_OK; /* one that this PE has and others do not, so nobody uses it */
     const char *why = e->fabric->ops->error(e->fabric);
+    uf_engine_rail *rail = &e->rails[cqe->rail];
     uint32_t flow = cqe->peer == UF_CQE_ALL_PEERS ? UF_ORDER_ALL_FLOWS : cqe->peer;
     char to[24] = "every PE";
     if (flow != UF_ORDER_ALL_FLOWS)
         snprintf(to, sizeof to, "PE %u", flow);
+    rail->broken = flow == UF_ORDER_ALL_FLOWS || rail->broken == (uint32_t)e->n_pes ? (uint32_t)e->n_pes : rail->broken + 1;
     if (e->n_rails > 1)
         uf_log(UF_LOG_WARN, e->pe, "rail %u to %s broke; what it carried goes over the other rails from now on: %s", cqe->rail,
                to, why);
@@ -132,6 +138,8 @@ static int handle(uf_engine *e, const uf_cqe *cqe)
 {
     switch (cqe->kind) {
     case UF_CQE_SENT:
+        if (cqe->rail < e->n_rails)
+            e->rails[cqe->rail].completed++;
         if (cqe->status < 0)
             uf_error_set(cqe->status, e->fabric->ops->error(e->fabric));
         return uf_order_sent(e->order, cqe->cookie, cqe->status);
@@ -384,6 +392,13 @@ void uf_engine_counters(uf_engine *e, uf_order_counters *counters, uint64_t *eag
     lock(e);
     *counters = *uf_order_counters_get(e->order);
     *eagain = e->eagain;
+    unlock(e);
+}
+
+void uf_engine_rail_counters(uf_engine *e, uint32_t rail, uf_engine_rail *counters)
+{
+    lock(e);
+    *counters = e->rails[rail];
     unlock(e);
 }
 

@@ -88,6 +88,12 @@ static inline uint64_t uf_engine_key(const uf_fabric_key *by_rail, uint32_t n_ra
     return n_rails == 1 ? by_rail->key : (uint64_t)(uintptr_t)by_rail;
 }
 void uf_engine_counters(uf_engine *engine, uf_order_counters *counters, uint64_t *eagain);
+/* What went over one rail, one of those that the engine uses. */
+typedef struct uf_engine_rail {
+    uint64_t posted, completed, bytes; /* WRs; those whose CQE came; payload of the posted */
+    uint32_t broken;                   /* peers that it does not reach any more */
+} uf_engine_rail;
+void uf_engine_rail_counters(uf_engine *engine, uint32_t rail, uf_engine_rail *counters);
 /* To be called every few seconds: UF_OK, or UF_EAGAIN with the sentence about a peer's lane that has not moved since the last call although
  * signals wait for it (rule 17). */
 int uf_engine_watch(uf_engine *engine);

@@ -16,11 +16,12 @@ struct uf_engine {
     uf_fabric *fabric;
     uint32_t n_rails;
     uint64_t eagain;
-    int broken;                      /* the error that ended the fabric */
-    bool unsound;                    /* the fabric or a peer did what none does; told once */
-    bool unrung;                     /* WRs were posted whose doorbell has not rung */
-    struct uf_command_queue *queues; /* a ring of them; the one that is served first next time */
-    uint32_t next_queue;             /* the next one's number */
+    int broken;                               /* the error that ended the fabric */
+    bool unsound;                             /* the fabric or a peer did what none does; told once */
+    bool unrung;                              /* WRs were posted whose doorbell has not rung */
+    struct uf_command_queue *queues;          /* a ring of them; the one that is served first next time */
+    uint32_t next_queue;                      /* the next one's number */
+    uf_engine_rail rails[UF_ORDER_MAX_RAILS]; /* counted */
 
     uf_engine_host host;
     const uf_driver *driver;

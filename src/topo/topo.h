@@ -130,6 +130,15 @@ void uf_topo_free(uf_topo *topo); /* NULL is fine */
  * name, or it is not hardware. Of its facts each may be unknown. The instance type is consulted only for an unknown rate. */
 bool uf_topo_read_nic(const char *root, const char *name, uint64_t nic_gbps, uf_topo_nic *nic);
 
+/* What the driver of an EFA counted since it was loaded, for all processes together; UF_TOPO_UNCOUNTED: it does not count that. */
+#define UF_TOPO_UNCOUNTED UINT64_MAX
+typedef struct uf_topo_traffic {
+    uint64_t requests, bytes; /* writes, reads and sends */
+    uint64_t failed;          /* writes and reads that ended with an error */
+    uint64_t lost_peers;      /* times that a peer stopped answering, or a path to one was bad */
+} uf_topo_traffic;
+void uf_topo_traffic_read(const char *root, const char *name, uf_topo_traffic *traffic);
+
 /* ---------------------------------------------------------------- questions */
 
 uf_topo_distance uf_topo_distance_between(const uf_topo *topo, const uf_topo_place *a, const uf_topo_place *b);

@@ -433,6 +433,7 @@ typedef struct hello {
     uf_cuda_facts facts;
     uf_local_pass_name pass;
     int64_t heap_size, heap_max;
+    char way[16];
     uint64_t house; /* of the first PE of a process: for the others of it */
 } hello;
 
@@ -471,6 +472,10 @@ static int compare(const uf_world *w, int pe, const hello *a, const hello *b)
         if (numbers[i].a != numbers[i].b)
             return uf_fail(UF_EMISMATCH, "PE %d has %s=%lld, PE %d has %lld: it must be the same on all PEs of a world", pe,
                            numbers[i].name, (long long)numbers[i].a, w->pe, (long long)numbers[i].b);
+    if (strncmp(a->way, b->way, sizeof a->way))
+        return uf_fail(UF_EMISMATCH,
+                       "PE %d has UNFENCE_GPU_WAY=%.16s, PE %d has %.16s: it must be the same on all PEs of a world", pe, a->way,
+                       w->pe, b->way);
     return UF_OK;
 }
 
@@ -495,6 +500,7 @@ static int meet(uf_world *w, struct uf_gpu *g)
     mine.pass = *uf_local_pass_name_of(g->pass);
     mine.heap_size = w->settings.number[UF_SET_CUDA_HEAP_SIZE];
     mine.heap_max = w->settings.number[UF_SET_CUDA_HEAP_MAX];
+    snprintf(mine.way, sizeof mine.way, "%s", w->settings.text[UF_SET_GPU_WAY]);
     if (first == w->pe)
         g->house = uf_gpu_house_create(members);
     mine.house = (uint64_t)(uintptr_t)g->house;
@@ -551,6 +557,7 @@ static void free_gpu(uf_world *w, struct uf_gpu *g)
     uf_cuda_writer_close(g->writer); /* while what it has mapped exists */
     if (g->device) {
         uf_gpu_hide(g);
+        uf_gpu_far_free(g);
         unregister_host(w, g);
         for (int pe = 0; g->peers && pe < w->n_pes; pe++)
             if (pe != w->pe)
@@ -594,11 +601,15 @@ static int open_all(uf_world *w, struct uf_gpu *g)
         rc = uf_memory_agree(w, "GPU address space", 0, 0, reserve(w, g));
     if (!rc)
         rc = take(w, g, uf_gpu_words_bytes(w), UF_HEAP_ALIGN, &g->words);
+    if (!rc)
+        rc = uf_gpu_far_words(w, g);
     if (rc)
         return rc;
     register_host(w, g);
     open_writer(w, g);
     rc = uf_gpu_waits_create(g);
+    if (!rc)
+        rc = uf_gpu_far_open(w, g);
     return uf_memory_agree(w, "GPU tables", 0, 0, rc ? rc : uf_gpu_show(w, g));
 }
 
@@ -613,8 +624,10 @@ int uf_gpu_open(uf_world *w)
         char why[UF_ERROR_BYTES];
         snprintf(why, sizeof why, "%s", uf_error_message());
         drop_segments(w);
-        if (g)
+        if (g) {
+            uf_gpu_far_end(g); /* nobody has used a queue */
             free_gpu(w, g);
+        }
         return uf_error_set(rc, why);
     }
     log_near(w, g);

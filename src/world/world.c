@@ -344,6 +344,8 @@ int uf_world_destroy(uf_world *w)
     if (rc)
         uf_bootstrap_abort(w->bootstrap, rc, uf_error_message());
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
+    if (!rc && uf_gpu_of(w))
+        rc = uf_gpu_far_end(uf_gpu_of(w));
     for (uf_ctx *ctx = w->contexts; ctx && !rc; ctx = ctx->next)
         rc = uf_ctx_complete(ctx, -1, true, deadline);
     /* First all are quiet, then nobody minds connections that end, then all have stopped looking at them. */
@@ -425,6 +427,28 @@ static void add_context(uf_counters *c, uf_ctx *ctx)
 void uf_ctx_retire(uf_ctx *ctx)
 {
     add_context(&ctx->world->retired, ctx);
+}
+
+int uf_world_n_rails(const uf_world *w)
+{
+    return w && w->fabric ? (int)w->n_rails : 0;
+}
+
+int uf_world_rail_counters(uf_world *w, int rail, uf_rail_counters *counters)
+{
+    if (!w || !counters || counters->size < sizeof *counters)
+        return uf_fail(UF_EINVAL, "uf_world_rail_counters: argument %s",
+                       !w          ? "world is NULL"
+                       : !counters ? "counters is NULL"
+                                   : "counters.size is too small");
+    int n = uf_world_n_rails(w);
+    if (rail < 0 || rail >= n)
+        return uf_fail(UF_ERANGE, "uf_world_rail_counters: there is no rail %d on PE %d, which has %d", rail, w->pe, n);
+    uf_engine_rail r;
+    uf_engine_rail_counters(w->engine, (uint32_t)rail, &r);
+    *counters = (uf_rail_counters){
+        .size = sizeof *counters, .posted = r.posted, .completed = r.completed, .bytes = r.bytes, .broken = (int)r.broken};
+    return UF_OK;
 }
 
 int uf_world_counters(uf_world *w, uf_counters *counters)

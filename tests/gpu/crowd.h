@@ -144,7 +144,7 @@ int crowd_count_gpus(void);
 /* One crowd. UNFENCE_CUDA_DEVICE is the caller's to set; auto takes what the crowd says. */
 void crowd_run_processes(const crowd *c, const suite *s);
 void crowd_run_threads(const crowd *c, const suite *s);
-/* On GPU 0: 2 and 4 processes, 2 and 4 threads; with several GPUs also one PE each. */
+/* On GPU 0: 2 and 4 processes, 2 and 4 threads (not over the EFA model); with several GPUs also one PE each. */
 void crowd_run_all(int gpus, const suite *s);
 /* Two processes on GPU 0; PE 1 is killed when PE 0, in `survive`, has said that it waits (crowd_waits_now). */
 void crowd_run_death(const char *crowd_name, const char *name, bool (*survive)(pe *p));

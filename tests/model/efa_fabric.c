@@ -646,6 +646,32 @@ static void a_dead_nic_is_told_to_both_sides(void **state)
     net_close(s);
 }
 
+/* With one rail it is the peer that reset; with two, the way over that rail, which is told and not the WRs. */
+static void a_peer_whose_device_is_reset_is_named(void **state)
+{
+    (void)state;
+    for (int rails = 1; rails <= 2; rails++) {
+        net *s = net_open(&(net_options){.rails = rails});
+        for (uint32_t i = 0; i < 4; i++) {
+            uf_wr wr = wr_to(s, 0, 1, UF_VERB_WRITE, 64, i);
+            assert_int_equal(post(s, 0, &wr), UF_OK);
+        }
+        uf_model_run(s->model, uf_model_now(s->model) + 3000);
+        uf_model_nic_reset(uf_efa_model_place_nic(s->place, 1, 0));
+        while (uf_model_step(s->model))
+            while (poll_pe(s, 0) > 0) {
+            }
+        poll_pe(s, 0);
+        assert_int_equal(count(s, 0, UF_CQE_SENT), rails == 1 ? 4 : 0);
+        assert_int_equal(count(s, 0, UF_CQE_RAIL), rails - 1);
+        if (rails == 1)
+            assert_int_equal(sent(s, 0, 3)->status, UF_EPEER);
+        expect_words(s->pes[0].f->ops->error(s->pes[0].f),
+                     (const char *[]){"PE 0", "PE 1", "rail 0", "connection reset by the target", "EFA status 8", NULL});
+        net_close(s);
+    }
+}
+
 /* The queue pair fails: everything in flight is told, then poll says that the fabric has ended. */
 static void a_failed_queue_ends_everything_in_flight(void **state)
 {
@@ -1003,7 +1029,7 @@ static void what_cannot_be_opened_is_refused_with_its_reason(void **state)
     uf_fabric *f = NULL;
     uf_fabric_params p = {.settings = &settings, .pe = 1, .n_pes = 2, .provider = "model", .tx_depth = 16};
     assert_int_equal(uf_fabric_efa.open(&p, &f), UF_EUNSUPPORTED);
-    expect_words(uf_error_message(), (const char *[]){"PE 1", "processes of one job on one host", "unfence run", NULL});
+    expect_words(uf_error_message(), (const char *[]){"PE 1", "PEs of one host", "unfence run", NULL});
     p.n_pes = 1;
     p.pe = 0;
     p.provider = "model-moon";
@@ -1120,6 +1146,7 @@ int main(void)
         cmocka_unit_test(a_target_that_does_not_know_us_refuses),
         cmocka_unit_test(a_peer_that_closed_is_named),
         cmocka_unit_test(a_dead_nic_is_told_to_both_sides),
+        cmocka_unit_test(a_peer_whose_device_is_reset_is_named),
         cmocka_unit_test(a_failed_queue_ends_everything_in_flight),
         cmocka_unit_test(a_rail_that_breaks_is_told_once_and_the_other_goes_on),
         cmocka_unit_test(a_peer_that_is_dead_on_all_rails_is_named),

@@ -590,6 +590,64 @@ static void b14_queues_of_a_dead_nic_end_silently(void **state)
     rig_close(r);
 }
 
+/* Whenever it comes, each request has one end: done before, reset, or met by a queue in error. Nothing is placed afterwards. */
+static void b14_a_target_that_is_reset_answers_all_that_is_outstanding(void **state)
+{
+    (void)state;
+    uint32_t resets = 0, missing = 0, done = 0;
+    for (int knob = 0; knob < 2; knob++) /* with a wire that is slow, and with payload that is placed in two steps */
+        for (uint64_t at = 500; at < 60000; at += 500) {
+            static unsigned char there[RIG_MEMORY];
+            uf_model_params p = rig_quiet();
+            p.gbps = knob ? 100 : 1;
+            p.split_ppm = knob ? 1000000 : 0;
+            p.split_ns = knob ? 5000 : 0;
+            p.mtu = 1024;
+            rig *r = rig_open(&p, at, NULL);
+            memset(r->end[0].memory, 1, RIG_MEMORY);
+            rig_write(r, 1, 0, 0, 8000, -1);
+            rig_write(r, 2, 0, 8000, 4000, 7);
+            rig_read(r, 3, 16384, 16384, 8000);
+            rig_send(r, 4, 0, 64); /* no receive is posted: it is refused and tries again */
+            uf_model_run(r->model, at);
+            uf_model_nic_reset(r->end[1].nic);
+            memcpy(there, r->end[1].memory, sizeof there);
+            rig_run(r);
+            assert_memory_equal(there, r->end[1].memory, sizeof there);
+            for (uint64_t id = 1; id <= 4; id++) {
+                int status = rig_status(r, id);
+                resets += status == UF_EFA_REMOTE_ABORT;
+                missing += status == UF_EFA_REMOTE_QPN;
+                done += status == UF_EFA_OK;
+                if (status != UF_EFA_REMOTE_ABORT && status != UF_EFA_REMOTE_QPN && status != UF_EFA_OK &&
+                    status != UF_EFA_REMOTE_RNR)
+                    fail_msg("reset %llu ns after the doorbell: request %llu ends with %d", (unsigned long long)at,
+                             (unsigned long long)id, status);
+            }
+            rig_write(r, 5, 0, 0, 8, -1);
+            rig_run(r);
+            assert_int_equal(rig_status(r, 5), UF_EFA_REMOTE_QPN);
+            rig_expect_no_traps(r);
+            rig_close(r);
+        }
+    assert_true(resets > 100 && missing > 0 && done > 0);
+}
+
+static void b14_a_nic_that_is_reset_flushes_its_own_queues(void **state)
+{
+    (void)state;
+    uf_model_params p = rig_quiet();
+    rig *r = rig_open(&p, 1, NULL);
+    for (uint64_t id = 1; id <= 3; id++)
+        rig_write(r, id, 0, 0, 8, -1);
+    uf_model_run(r->model, 1000);
+    uf_model_nic_reset(r->end[0].nic);
+    rig_run(r);
+    for (uint64_t id = 1; id <= 3; id++)
+        assert_int_equal(rig_status(r, id), UF_EFA_FLUSHED);
+    rig_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -618,6 +676,8 @@ int main(void)
         cmocka_unit_test(a_reader_of_a_peer_that_dies_while_it_answers_gives_up),
         cmocka_unit_test(knob_a_wrong_qkey_may_meet_silence),
         cmocka_unit_test(strict_finds_memory_deregistered_under_work),
+        cmocka_unit_test(b14_a_target_that_is_reset_answers_all_that_is_outstanding),
+        cmocka_unit_test(b14_a_nic_that_is_reset_flushes_its_own_queues),
         cmocka_unit_test(rnr_storms_lose_and_double_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

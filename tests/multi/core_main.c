@@ -3,6 +3,7 @@
  *   core_suite --fabric ofi:tcp --n 4 [--mode processes|threads] [--tests PART-OF-NAME]
  *   core_suite --mode threads --fabric shuffle:chaos    threads over the adversarial network: for sanitizers
  *   core_suite --mode threads --fabric efa:p5en         threads over the EFA model in real time
+ *   core_suite --mode threads --fabric efa:model-p5en   threads that meet by the name alone
  *   core_suite --mode fibers [--fabric shuffle|efa] [--profile reorder] [--seed 17 --seeds 1]
  *   core_suite --mode pe          one PE of a job that somebody else started (`unfence run`, torchrun, netns.sh)
  * The suite knows nothing of this; a new fabric needs a --fabric name and nothing else. */
@@ -32,6 +33,7 @@ static suite_place place_of(const runner_options *o)
                          .seed = o->seed,
                          .small = o->small,
                          .long_run = o->long_run,
+                         .rails_break = o->fabric && strstr(o->fabric, "-breaks"),
                          .inline_progress = progress && strcmp(progress, "inline") == 0};
 }
 
@@ -58,14 +60,14 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static int threads_once(const runner_options *o)
+static int threads_once(const runner_options *o, uint64_t *severed)
 {
     pe_thread pes[MAX_PES];
     uf_group *group = NULL;
     void *wires[RUNNER_WIRES] = {NULL};
     const char *profile = NULL;
     const runner_network *network = o->fabric ? runner_network_find(o->fabric, &profile) : NULL;
-    int failed = 0;
+    int failed = 0, by_rail = 0;
     alarm(o->timeout); /* a hang ends with SIGALRM, which the harness reports */
     if (network && !profile)
         profile = o->profile ? o->profile : network->profiles[0];
@@ -95,11 +97,15 @@ static int threads_once(const runner_options *o)
     for (int pe = 0; pe < o->n; pe++) {
         pthread_join(pes[pe].thread, NULL);
         failed += pes[pe].rc;
+        by_rail += pes[pe].result.by_rail;
     }
     uf_group_destroy(group);
-    uint64_t severed = 0;
+    uint64_t before = *severed;
     if (network)
-        failed += runner_wires_close(network, wires, failed == 0, &severed);
+        failed += runner_wires_close(network, wires, failed == 0 && by_rail == 0, severed);
+    if (*severed > before)
+        printf("threads: rails broke with %llu work requests under way, which ended %d tests\n",
+               (unsigned long long)(*severed - before), by_rail);
     if (failed && network)
         fprintf(stderr,
                 "        again: core_suite --mode threads --fabric %s:%s --seed %llu --n %d%s%s%s (threads: not exactly)\n",
@@ -112,9 +118,16 @@ int runner_threads(const runner_options *o)
 {
     runner_options one = *o;
     int failed = 0;
-    for (uint64_t i = 0; i < (o->seeds ? o->seeds : 1) && !failed; i++) {
+    uint64_t severed = 0, runs = o->seeds ? o->seeds : 1;
+    const char *profile;
+    const runner_network *network = o->fabric ? runner_network_find(o->fabric, &profile) : NULL;
+    for (uint64_t i = 0; i < runs && !failed; i++) {
         one.seed = o->seed + i;
-        failed = threads_once(&one);
+        failed = threads_once(&one, &severed);
+    }
+    if (!failed && runs >= 20 && !o->tests && network && network->rails_break && !network->rails_profile && severed == 0) {
+        fprintf(stderr, "FAILED  no rail broke in %llu runs\n", (unsigned long long)runs);
+        failed = 1;
     }
     return failed;
 }

@@ -75,66 +75,26 @@ static uint64_t shuffle_trace(void *wire)
 
 static const char *const efa_profiles[] = {"p5en", "chaos", "p5", "p6-b200", "fifo", NULL};
 
-enum { EFA_BREAKS = 2 };
-
-/* A NIC that is killed, or its queue pair that fails, at the first moment after `at` when so much is under way. */
-typedef struct efa_break {
-    uint64_t at, flying; /* at 0: none */
-    uint32_t pe, rail;
-    bool queue_only;
-} efa_break;
-
-typedef struct efa_wire {
-    uf_efa_model_place *place;
-    efa_break breaks[EFA_BREAKS];
-    uint64_t severed;
-} efa_wire;
-
-/* One, two or four rails. In half of the runs with several one or two of them break, never the last; in real time none does. */
-static uint32_t efa_choose_rails(uint64_t seed, int n, bool threads, efa_wire *w)
-{
-    static const uint32_t rails[] = {1, 2, 4, 2};
-    uint64_t dice = suite_random_start(&(suite){.place.seed = seed}, 0, 0xefa11);
-    uint32_t n_rails = rails[suite_random_next(&dice, 4)];
-    for (uint32_t i = 0; i < EFA_BREAKS && i + 1 < n_rails && !threads; i++) {
-        uint64_t scale = UINT64_C(1000) << suite_random_next(&dice, 15);
-        w->breaks[i] = (efa_break){.at = suite_random_next(&dice, 2) ? 1 + suite_random_next(&dice, scale) : 0,
-                                   .flying = suite_random_next(&dice, 12),
-                                   .pe = (uint32_t)suite_random_next(&dice, (uint64_t)n),
-                                   .rail = (uint32_t)suite_random_next(&dice, n_rails),
-                                   .queue_only = suite_random_next(&dice, 2)};
-    }
-    return n_rails;
-}
+/* How much longer a run takes in real time: so that breaks come in all of it. */
+enum { EFA_STRETCH = 64 };
 
 static int efa_open(const char *profile, uint64_t seed, int n, bool threads, void **wire)
 {
-    efa_wire *w = calloc(1, sizeof *w);
-    if (!w)
-        return UF_ENOMEM;
+    uf_efa_model_break breaks[UF_EFA_MODEL_BREAKS];
     const uf_efa_model_place_options o = {.profile = profile,
                                           .seed = seed,
                                           .n_pes = (uint32_t)n,
-                                          .n_rails = efa_choose_rails(seed, n, threads, w),
-                                          .real_time = threads};
-    int rc = uf_efa_model_place_create(&o, &w->place);
-    if (rc)
-        free(w);
-    else
-        *wire = w;
-    return rc;
-}
-
-static void *efa_arg(void *wire)
-{
-    return ((efa_wire *)wire)->place;
+                                          .n_rails =
+                                              uf_efa_model_breaks_plan(seed, (uint32_t)n, threads ? EFA_STRETCH : 1, breaks),
+                                          .real_time = threads,
+                                          .breaks = breaks};
+    return uf_efa_model_place_create(&o, (uf_efa_model_place **)wire);
 }
 
 static int efa_close(void *wire, bool first, bool passed, uint64_t *severed)
 {
-    efa_wire *w = wire;
-    *severed += w->severed;
-    const uf_model *model = uf_efa_model_place_model(w->place);
+    *severed += uf_efa_model_place_severed(wire);
+    const uf_model *model = uf_efa_model_place_model(wire);
     const uf_model_stats *stats = uf_model_get_stats(model);
     int faults = 0;
     /* Memory closed under work: what an abort does. */
@@ -150,57 +110,18 @@ static int efa_close(void *wire, bool first, bool passed, uint64_t *severed)
                 (unsigned long long)stats->cqes_lost, (unsigned long long)stats->out_of_memory);
         faults++;
     }
-    uf_efa_model_place_destroy(w->place);
-    free(w);
+    uf_efa_model_place_destroy(wire);
     return faults;
-}
-
-/* Each world's only queue pair of a NIC is its first. */
-static bool efa_break_now(efa_wire *w, const efa_break *b)
-{
-    if (b->queue_only)
-        return uf_model_qp_fail(uf_efa_model_place_nic(w->place, b->pe, b->rail), 0) == UF_OK;
-    uf_efa_model_place_kill(w->place, b->pe, b->rail);
-    return true;
-}
-
-/* Whether something broke. */
-static bool efa_look(efa_wire *w)
-{
-    bool broke = false;
-    const uf_model *model = uf_efa_model_place_model(w->place);
-    const uf_model_stats *s = uf_model_get_stats(model);
-    for (uint32_t i = 0; i < EFA_BREAKS; i++) {
-        efa_break *b = &w->breaks[i];
-        uint64_t flying = s->wqes - s->tx_cqes - s->silent;
-        if (b->at == 0 || b->at > uf_model_now(model) || flying < b->flying || !efa_break_now(w, b))
-            continue;
-        b->at = 0;
-        broke = true;
-        w->severed += flying;
-    }
-    return broke;
-}
-
-static uint64_t efa_next(void *wire)
-{
-    return uf_efa_model_place_next(((efa_wire *)wire)->place);
-}
-
-static bool efa_run(void *wire, uint64_t until)
-{
-    bool seen = uf_efa_model_place_run(((efa_wire *)wire)->place, until);
-    return efa_look(wire) || seen;
 }
 
 static int efa_attach(void *wire, uf_fibers *fibers)
 {
-    return uf_fibers_attach(fibers, efa_next, efa_run, wire);
+    return uf_fibers_attach(fibers, uf_efa_model_place_next, uf_efa_model_place_run, wire);
 }
 
 static uint64_t efa_trace(void *wire)
 {
-    const uf_model_stats *s = uf_model_get_stats(uf_efa_model_place_model(((efa_wire *)wire)->place));
+    const uf_model_stats *s = uf_model_get_stats(uf_efa_model_place_model(wire));
     const uint64_t counts[] = {s->events,    s->doorbells, s->wqes,   s->packets, s->drops,   s->retransmits, s->rnr,
                                s->acks_lost, s->bytes,     s->splits, s->tx_cqes, s->rx_cqes, s->stalls,      s->duplicates};
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -214,14 +135,25 @@ static uint64_t efa_trace(void *wire)
 static const runner_network networks[] = {
     {"shuffle", uf_shuffle_profiles, &uf_shuffle_fabric, 1000, true, "rails", shuffle_open, wire_itself, shuffle_close, NULL,
      shuffle_trace},
-    {"efa", efa_profiles, &uf_fabric_efa, 500, true, NULL, efa_open, efa_arg, efa_close, efa_attach, efa_trace},
+    {"efa", efa_profiles, &uf_fabric_efa, 500, true, NULL, efa_open, wire_itself, efa_close, efa_attach, efa_trace},
 };
 
+static bool has_profile(const runner_network *network, const char *name)
+{
+    for (const char *const *p = network->profiles; *p; p++)
+        if (strcmp(*p, name) == 0)
+            return true;
+    return false;
+}
+
+/* Another profile is not the network's: efa:model-p5en, say, is a fabric that the library finds by itself. */
 const runner_network *runner_network_find(const char *fabric, const char **profile)
 {
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
         size_t length = strlen(networks[i].name);
         if (strncmp(fabric, networks[i].name, length) || (fabric[length] && fabric[length] != ':'))
+            continue;
+        if (fabric[length] && !has_profile(&networks[i], fabric + length + 1))
             continue;
         *profile = fabric[length] ? fabric + length + 1 : NULL;
         return &networks[i];

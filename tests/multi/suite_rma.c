@@ -228,6 +228,44 @@ static void put_above_4_gib_arrives_whole(suite *s)
     CHECK_OK(s, uf_free(s->world, big));
 }
 
+/* Of all rails together; false if one cannot be told. */
+static bool sum_rails(suite *s, uf_rail_counters *sum)
+{
+    *sum = (uf_rail_counters){0};
+    for (int i = 0; i < uf_world_n_rails(s->world); i++) {
+        uf_rail_counters one = {.size = sizeof one};
+        if (!CHECK_OK(s, uf_world_rail_counters(s->world, i, &one)))
+            return false;
+        CHECK(s, one.completed <= one.posted);
+        CHECK(s, one.broken == 0 || (s->place.rails_break && one.broken <= s->n));
+        sum->posted += one.posted;
+        sum->completed += one.completed;
+        sum->bytes += one.bytes;
+    }
+    return true;
+}
+
+static void traffic_is_counted_by_rail(suite *s)
+{
+    uf_rail_counters before, after, small = {.size = sizeof small - 1};
+    uf_rail_counters whole = {.size = sizeof whole};
+    if (!sum_rails(s, &before))
+        return;
+    CHECK_OK(s, uf_put_nbi(s->ctx, s->data, s->out, 4000, s->right));
+    CHECK_OK(s, uf_quiet(s->ctx));
+    if (!sum_rails(s, &after))
+        return;
+    uint64_t least = suite_networked(s, s->right) ? 1 : 0;
+    CHECK(s, after.posted - before.posted >= least);
+    CHECK(s, after.completed - before.completed >= least);
+    CHECK(s, after.bytes - before.bytes >= 4000 * least);
+    CHECK_EQ(s, uf_world_n_rails(NULL), 0);
+    CHECK_CODE(s, uf_world_rail_counters(s->world, uf_world_n_rails(s->world), &whole), UF_ERANGE, "no rail");
+    CHECK_CODE(s, uf_world_rail_counters(s->world, -1, &whole), UF_ERANGE, "no rail -1");
+    CHECK_CODE(s, uf_world_rail_counters(s->world, 0, &small), UF_EINVAL, "size");
+    CHECK_CODE(s, uf_world_rail_counters(NULL, 0, &whole), UF_EINVAL, "world");
+}
+
 static void traffic_is_counted(suite *s)
 {
     uf_counters before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -256,5 +294,6 @@ const suite_test suite_rma_tests[] = {
     {"random_puts_match_the_model", random_puts_match_the_model, 1, 0},
     {"put_above_4_gib_arrives_whole", put_above_4_gib_arrives_whole, 2, SUITE_NEEDS_LONG},
     {"traffic_is_counted", traffic_is_counted, 1, 0},
+    {"traffic_is_counted_by_rail", traffic_is_counted_by_rail, 1, 0},
     {NULL, NULL, 0, 0},
 };

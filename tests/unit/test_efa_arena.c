@@ -162,6 +162,60 @@ static void a_hidden_arena_works_on_and_leaves_its_name_to_others(void **state)
     unlink(path_of_job());
 }
 
+/* Threads that are members share the mapping; the last one takes it away. */
+static void members_of_one_process_share_an_arena(void **state)
+{
+    (void)state;
+    uf_efa_arena *a = open_as(0, 21), *b = open_as(1, 22);
+    uint64_t *root = uf_efa_arena_root(a);
+    assert_ptr_equal(uf_efa_arena_root(b), root);
+    assert_int_equal(root[0], 21);
+    assert_int_equal(uf_efa_arena_process(a, 1), (uint32_t)getpid());
+    unsigned char *block = uf_efa_arena_resize(b, NULL, 2 << 20);
+    assert_non_null(block);
+    uf_efa_arena_close(a);
+    block[(2 << 20) - 1] = 1;
+    assert_int_equal(root[0], 21);
+    assert_int_equal(files(), 1);
+    uf_efa_arena_close(b);
+    assert_int_equal(files(), 0);
+    a = open_as(2, 23); /* the address is free again */
+    assert_int_equal(*(uint64_t *)uf_efa_arena_root(a), 23);
+    uf_efa_arena_close(a);
+}
+
+static uf_efa_arena *find_as(uint32_t member, uint64_t value)
+{
+    uf_efa_arena *a = NULL;
+    if (uf_efa_arena_find(job, 3, member, make, &value, &a) != UF_OK)
+        fail_msg("%s", uf_error_message());
+    return a;
+}
+
+/* One thread has left the world before and the other has not: where the first found room the second must find it. */
+static void members_meet_though_one_is_still_in_the_arena_before(void **state)
+{
+    (void)state;
+    uint64_t value = 0;
+    uf_efa_arena *a = find_as(0, 31), *b = find_as(1, 32), *none = NULL;
+    uf_efa_arena_hide(a);
+    uf_efa_arena_close(a);
+    a = find_as(0, 33);
+    uf_efa_arena_close(b); /* and number 0 is free */
+    b = find_as(1, 34);
+    assert_ptr_equal(uf_efa_arena_root(a), uf_efa_arena_root(b));
+    assert_int_equal(*(uint64_t *)uf_efa_arena_root(b), 33);
+    /* A world beside it, and no more than there are numbers. */
+    uf_efa_arena *beside = find_as(0, 35), *third = find_as(0, 36);
+    assert_ptr_not_equal(uf_efa_arena_root(beside), uf_efa_arena_root(a));
+    assert_int_equal(uf_efa_arena_find(job, 3, 0, make, &value, &none), UF_EAGAIN);
+    uf_efa_arena_close(third);
+    uf_efa_arena_close(beside);
+    uf_efa_arena_close(a);
+    uf_efa_arena_close(b);
+    assert_int_equal(files(), 0);
+}
+
 int main(int argc, char *argv[])
 {
     uf_set_log_level(UF_LOG_NONE);
@@ -174,6 +228,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test(blocks_are_zero_aligned_and_used_again),
         cmocka_unit_test(processes_share_addresses_and_reach_each_other),
         cmocka_unit_test(what_the_dead_left_is_removed),
+        cmocka_unit_test(members_of_one_process_share_an_arena),
+        cmocka_unit_test(members_meet_though_one_is_still_in_the_arena_before),
         cmocka_unit_test(a_hidden_arena_works_on_and_leaves_its_name_to_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -263,6 +263,12 @@ static void a_break_to_one_peer_moves_only_its_lanes(void **state)
     for (uint32_t i = 0; i < b.k.n; i++)
         assert_int_equal(b.k.wr[i].rail, b.k.wr[i].peer == 2 ? 1 : (1 + b.k.wr[i].peer) % 2);
     assert_int_equal(b.failed, 0);
+    uf_engine_rail rail;
+    uf_engine_rail_counters(b.engine, 0, &rail);
+    assert_int_equal(rail.broken, 1);
+    tell(&b, 0, UF_CQE_ALL_PEERS);
+    uf_engine_rail_counters(b.engine, 0, &rail);
+    assert_int_equal(rail.broken, N_PES);
     uf_engine_destroy(b.engine);
 }
 
@@ -285,6 +291,21 @@ static void what_flew_is_posted_again_on_the_rail_that_is_left(void **state)
         again |= wr->verb == UF_VERB_WRITE && wr->remote_key == 12 && wr->remote == 2064 && wr->local_desc == 7001;
     }
     assert_true(again);
+    uf_engine_rail rail;
+    uf_engine_rail_counters(b.engine, 0, &rail);
+    assert_int_equal(rail.posted, 1);
+    assert_int_equal(rail.bytes, 8);
+    assert_int_equal(rail.completed, 0); /* the break took it */
+    assert_int_equal(rail.broken, N_PES);
+    uf_engine_rail_counters(b.engine, 1, &rail);
+    assert_int_equal(rail.posted, b.k.n - 1);
+    assert_int_equal(rail.broken, 0);
+    const uf_wr last = b.k.wr[b.k.n - 1];
+    b.k.cqe[0] = (uf_cqe){.kind = UF_CQE_SENT, .rail = 1, .peer = last.peer, .cookie = last.cookie};
+    b.k.n_cqes = 1;
+    uf_engine_poll(b.engine);
+    uf_engine_rail_counters(b.engine, 1, &rail);
+    assert_int_equal(rail.completed, 1);
     uf_engine_mr_close(b.engine, mr);
     uf_engine_destroy(b.engine);
 }

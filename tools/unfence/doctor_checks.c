@@ -219,7 +219,85 @@ doctor_state doctor_check_nic_cores(const doctor_facts *facts, const doctor_row 
                known, n, n > 1 ? "s" : "");
 }
 
+doctor_state doctor_check_nic_number(const doctor_facts *facts, const doctor_row *row, char *found, size_t bytes)
+{
+    const uf_topo_instance *type = facts->topo->instance;
+    uint32_t n, served;
+    (void)row;
+    if (!first_nic(facts, UF_TOPO_EFA, &n, &served))
+        return none_of(facts, "EFA", found, bytes);
+    if (!type)
+        return say(DOCTOR_UNKNOWN, found, bytes, "%" PRIu32 "; how many %s has is not known here", n,
+                   *facts->topo->product ? facts->topo->product : "this kind of host");
+    return say(n >= type->n_nics ? DOCTOR_OK : DOCTOR_MISSING, found, bytes, "%" PRIu32 " of %" PRIu32 " of a %s", n,
+               type->n_nics, type->type);
+}
+
+/* What failed before this job says nothing of why: it tells where to look. */
+doctor_state doctor_check_nic_errors(const doctor_facts *facts, const doctor_row *row, char *found, size_t bytes)
+{
+    uint64_t requests = 0;
+    uint32_t n, served, counted = 0;
+    (void)row;
+    if (!first_nic(facts, UF_TOPO_EFA, &n, &served))
+        return none_of(facts, "EFA", found, bytes);
+    for (uint32_t i = 0; i < facts->topo->n_nics; i++) {
+        const uf_topo_nic *nic = &facts->topo->nics[i];
+        uf_topo_traffic t;
+        uf_topo_traffic_read(facts->root, nic->name, &t);
+        if (nic->kind != UF_TOPO_EFA || t.failed == UF_TOPO_UNCOUNTED)
+            continue;
+        if (t.failed)
+            return say(DOCTOR_MISSING, found, bytes, "%" PRIu64 " writes and reads of %s failed since its driver was loaded",
+                       t.failed, nic->name);
+        requests += t.requests == UF_TOPO_UNCOUNTED ? 0 : t.requests;
+        counted++;
+    }
+    if (!counted)
+        return say(DOCTOR_UNKNOWN, found, bytes, "the driver shows no counters of failures");
+    return say(DOCTOR_OK, found, bytes, "none of %" PRIu64 " over %" PRIu32 " NIC%s", requests, counted, counted > 1 ? "s" : "");
+}
+
 /* ---------------------------------------------------------------- GPUs */
+
+/* The farthest of a GPU's rails; UF_TOPO_DISTANCE_UNKNOWN if one is not known. */
+static uf_topo_distance farthest_rail(const uf_topo *topo, const uf_topo_gpu *gpu)
+{
+    uf_topo_distance farthest = UF_TOPO_SAME_SWITCH;
+    for (uint32_t i = 0; i < gpu->n_rails; i++) {
+        uf_topo_distance d = uf_topo_distance_between(topo, &gpu->place, &uf_topo_rail(topo, gpu, i)->place);
+        farthest = d > farthest ? d : farthest;
+    }
+    return farthest;
+}
+
+doctor_state doctor_check_gpu_rails(const doctor_facts *facts, const doctor_row *row, char *found, size_t bytes)
+{
+    const uf_topo *topo = facts->topo;
+    uint32_t least = UINT32_MAX, most = 0, n = 0, unknown = 0;
+    (void)row;
+    for (uint32_t g = 0; g < topo->n_gpus; g++) {
+        const uf_topo_gpu *gpu = &topo->gpus[g];
+        if (gpu->hidden)
+            continue;
+        uf_topo_distance far = farthest_rail(topo, gpu);
+        if (!gpu->n_rails || far == UF_TOPO_ACROSS)
+            return say(DOCTOR_MISSING, found, bytes, "%s of GPU %" PRIu32 " (%s)",
+                       gpu->n_rails ? "a rail across sockets is the best" : "no NIC for the data", g, gpu->place.bus);
+        least = gpu->n_rails < least ? gpu->n_rails : least;
+        most = gpu->n_rails > most ? gpu->n_rails : most;
+        unknown += far == UF_TOPO_DISTANCE_UNKNOWN;
+        n++;
+    }
+    if (!n)
+        return none_of(facts, "GPU that this process may use", found, bytes);
+    if (unknown)
+        return say(DOCTOR_UNKNOWN, found, bytes, "how far the NICs of %" PRIu32 " of %" PRIu32 " GPUs are", unknown, n);
+    if (least != most)
+        return say(DOCTOR_MISSING, found, bytes, "%" PRIu32 " for some of %" PRIu32 " GPUs, %" PRIu32 " for others", least, n,
+                   most);
+    return say(DOCTOR_OK, found, bytes, "%" PRIu32 " for each of %" PRIu32 " GPU%s", most, n, n > 1 ? "s" : "");
+}
 
 doctor_state doctor_check_gpu(const doctor_facts *facts, const doctor_row *row, char *found, size_t bytes)
 {

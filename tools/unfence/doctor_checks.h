@@ -10,7 +10,8 @@ typedef doctor_state doctor_check(const doctor_facts *facts, const doctor_row *r
 doctor_check doctor_check_libfabric, doctor_check_provider, doctor_check_library;
 /* EFA and other verbs devices. Of doctor_check_efa_ability the argument is the counter that tells it, and the generation that has it. */
 doctor_check doctor_check_efa_device, doctor_check_efa_driver, doctor_check_efa_ability, doctor_check_rdma_device,
-    doctor_check_uverbs, doctor_check_nic_rate, doctor_check_nic_cores;
+    doctor_check_uverbs, doctor_check_nic_rate, doctor_check_nic_cores, doctor_check_nic_number, doctor_check_nic_errors,
+    doctor_check_gpu_rails;
 /* GPUs. */
 doctor_check doctor_check_gpu, doctor_check_cuda, doctor_check_gpu_registration, doctor_check_gdrcopy, doctor_check_peer_mapping;
 /* The host. */

@@ -58,6 +58,22 @@ static bool has(const uf_cuda_facts *f, const ability *a)
     return *((const uint8_t *)f + a->at) != 0;
 }
 
+/* What carries operations of kernels, hosts and streams to peers that are not near, by the kind of memory. Symmetric host memory is carried by
+ * command queues; GPU memory itself would need one of the three ways that are named here with what is missing. */
+static const char *far_host(const uf_cuda_facts *f)
+{
+    return f->host_address ? "command queues and the network" : "not reached: kernels do not see symmetric host memory";
+}
+
+static const char *far_gpu(const uf_cuda_facts *f)
+{
+    return f->dmabuf && f->rdma
+               ? "refused: the GPU offers dma-buf, but no fabric here registers GPU memory (dmabuf, peermem), and nothing "
+                 "stages it through host memory; use memory of the host heap"
+               : "refused: NICs cannot register its memory (dmabuf, peermem), and nothing stages it through host "
+                 "memory; use memory of the host heap";
+}
+
 static void print_gpu(const info_gpus *g, int i)
 {
     const info_gpu *gpu = &g->gpus[i];
@@ -70,6 +86,8 @@ static void print_gpu(const info_gpus *g, int i)
     for (size_t a = 0; a < ABILITIES; a++)
         printf("    %-16s %s\n", a ? "" : "can", has(&gpu->facts, &abilities[a]) ? abilities[a].yes : abilities[a].no);
     printf("    %-16s %s\n", "signal words by", gpu->signals);
+    printf("    %-16s near peers: mapped (near); others: %s\n", "host heap by", far_host(&gpu->facts));
+    printf("    %-16s near peers: mapped (near); others: %s\n", "GPU memory by", far_gpu(&gpu->facts));
     for (int j = 0; j < g->n; j++)
         if (j != i && g->gpus[j].known)
             printf("    GPU %-12d %s: %s\n", j, gpu->near[j] ? "near" : "not near", gpu->near_why[j]);
@@ -99,6 +117,10 @@ static json_object *gpu_object(const info_gpus *g, int i)
     }
     for (size_t a = 0; gpu->known && a < ABILITIES; a++)
         json_object_object_add(object, abilities[a].key, json_object_new_boolean(has(&gpu->facts, &abilities[a])));
+    if (gpu->known) {
+        json_object_object_add(object, "far_host_memory", json_object_new_string(far_host(&gpu->facts)));
+        json_object_object_add(object, "far_gpu_memory", json_object_new_string(far_gpu(&gpu->facts)));
+    }
     for (int j = 0; gpu->known && j < g->n; j++) {
         if (j == i || !g->gpus[j].known)
             continue;

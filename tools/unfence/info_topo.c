@@ -99,6 +99,35 @@ static void print_nics(const uf_topo *topo)
     }
 }
 
+static const char *count_text(uint64_t count, char text[24])
+{
+    if (count == UF_TOPO_UNCOUNTED)
+        return "?";
+    snprintf(text, 24, "%" PRIu64, count);
+    return text;
+}
+
+/* Only where a driver counts, which of those here EFA's does. */
+static void print_traffic(const char *root, const uf_topo *topo)
+{
+    char requests[24], bytes[24], failed[24], lost[24];
+    bool any = false;
+    for (uint32_t i = 0; i < topo->n_nics; i++) {
+        uf_topo_traffic t;
+        if (topo->nics[i].kind != UF_TOPO_EFA)
+            continue;
+        uf_topo_traffic_read(root, topo->nics[i].name, &t);
+        if (t.requests == UF_TOPO_UNCOUNTED && t.failed == UF_TOPO_UNCOUNTED)
+            continue;
+        if (!any)
+            printf("\ntraffic since the driver was loaded, of all processes\n  %3s %-14s %20s %20s %12s %14s\n", "", "name",
+                   "requests", "bytes", "failed", "peers lost");
+        any = true;
+        printf("  %3" PRIu32 " %-14s %20s %20s %12s %14s\n", i, topo->nics[i].name, count_text(t.requests, requests),
+               count_text(t.bytes, bytes), count_text(t.failed, failed), count_text(t.lost_peers, lost));
+    }
+}
+
 static void print_gpus(const uf_topo *topo)
 {
     char rate[32], numa[16];
@@ -158,9 +187,16 @@ static void add_place(json_object *object, const uf_topo_place *place)
     add_rate(object, "link_mbps", place->link);
 }
 
-static json_object *nic_object(const uf_topo_nic *nic)
+static void add_count(json_object *object, const char *key, uint64_t count)
+{
+    json_object_object_add(object, key, count == UF_TOPO_UNCOUNTED ? NULL : json_object_new_int64((int64_t)count));
+}
+
+static json_object *nic_object(const char *root, const uf_topo_nic *nic)
 {
     json_object *object = json_object_new_object();
+    uf_topo_traffic traffic;
+    uf_topo_traffic_read(root, nic->name, &traffic);
     add_text(object, "name", nic->name);
     add_text(object, "interface", nic->interface);
     add_text(object, "driver", nic->driver);
@@ -172,6 +208,10 @@ static json_object *nic_object(const uf_topo_nic *nic)
     json_object_object_add(object, "verbs", json_object_new_boolean(nic->verbs));
     json_object_object_add(object, "virtual_function", json_object_new_boolean(nic->virtual_function));
     add_place(object, &nic->place);
+    add_count(object, "requests", traffic.requests);
+    add_count(object, "bytes", traffic.bytes);
+    add_count(object, "failed", traffic.failed);
+    add_count(object, "peers_lost", traffic.lost_peers);
     return object;
 }
 
@@ -194,7 +234,7 @@ static json_object *gpu_object(const uf_topo *topo, const uf_topo_gpu *gpu)
     return object;
 }
 
-static int print_json(const uf_topo *topo)
+static int print_json(const char *root_folder, const uf_topo *topo)
 {
     json_object *root = json_object_new_object(), *object = json_object_new_object(), *type = NULL;
     json_object *nics = json_object_new_array(), *gpus = json_object_new_array(), *notes = json_object_new_array();
@@ -209,7 +249,7 @@ static int print_json(const uf_topo *topo)
         add_number(type, "generation", topo->instance->generation);
     }
     for (uint32_t i = 0; i < topo->n_nics; i++)
-        json_object_array_add(nics, nic_object(&topo->nics[i]));
+        json_object_array_add(nics, nic_object(root_folder, &topo->nics[i]));
     for (uint32_t g = 0; g < topo->n_gpus; g++)
         json_object_array_add(gpus, gpu_object(topo, &topo->gpus[g]));
     for (uint32_t i = 0; i < topo->n_notes; i++)
@@ -242,10 +282,11 @@ int info_topo(const char *root, bool json)
         return TOOL_EXIT_FAILED;
     }
     if (json) {
-        rc = print_json(topo) == 0 ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
+        rc = print_json(root, topo) == 0 ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
     } else {
         print_host(topo);
         print_nics(topo);
+        print_traffic(root, topo);
         print_gpus(topo);
         if (topo->n_notes)
             printf("\nnotes\n");

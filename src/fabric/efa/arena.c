@@ -3,6 +3,7 @@
  * Blocks are of powers of two, from 128 bytes on, each with a line in front that says which; free ones of a size are a list. Pages are asked of
  * the file system before they are used: a full /dev/shm is an error at the time and no SIGBUS later. */
 #include "fabric/efa/arena.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +26,7 @@
 enum { LINE = 128, CLASSES = 33, STEP = 1 << 20, BOUNCE = 4096 };
 
 typedef struct header {
-    uint64_t magic;
+    uint64_t magic, mark;  /* the mark is another one for each arena */
     uint64_t used, backed; /* bytes from the start */
     void *root;
     uint32_t members[UF_EFA_ARENA_MEMBERS]; /* process ids */
@@ -191,10 +192,9 @@ static bool remove_if_dead(int fd, const char *path)
     struct stat s;
     header *h =
         fstat(fd, &s) == 0 && s.st_size >= (off_t)sizeof *h ? mmap(NULL, sizeof *h, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-    if (h == MAP_FAILED)
-        return false;
-    bool dead = h->magic != ARENA_MAGIC || !anybody_lives(h);
-    munmap(h, sizeof *h);
+    bool dead = h == MAP_FAILED || h->magic != ARENA_MAGIC || !anybody_lives(h); /* a short one was not filled by who made it */
+    if (h != MAP_FAILED)
+        munmap(h, sizeof *h);
     return dead && is_named(fd, path) && unlink(path) == 0;
 }
 
@@ -217,11 +217,11 @@ static void sweep(void)
         closedir(directory);
 }
 
-/* The file, locked, and still the one of that name: who removes it holds its lock. */
-static int open_locked(const char *path)
+/* The file, locked, and still the one of that name: who removes it holds its lock. `create`: O_CREAT, or 0. */
+static int open_locked(const char *path, int create)
 {
     for (int tries = 0; tries < 1000; tries++) {
-        int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        int fd = open(path, create | O_RDWR | O_CLOEXEC, 0600);
         if (fd < 0)
             return -1;
         if (flock(fd, LOCK_EX) == 0 && is_named(fd, path))
@@ -230,6 +230,29 @@ static int open_locked(const char *path)
     }
     errno = EAGAIN;
     return -1;
+}
+
+static bool used_by_this_process(const uf_efa_arena *a)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < UF_EFA_ARENA_MEMBERS; i++)
+        any |= a->h->members[i] == (uint32_t)getpid();
+    return any;
+}
+
+/* What is at that address is this very file, mapped by another member that is a thread of this process. */
+static bool mapped_already(const uf_efa_arena *a, void *base)
+{
+    uint64_t file[2] = {0}, here[2] = {1};
+    return pread(a->fd, file, sizeof file, offsetof(header, magic)) == sizeof file && file[0] == ARENA_MAGIC &&
+           move(process_vm_readv, (uint32_t)getpid(), here, base, sizeof here) && memcmp(file, here, sizeof file) == 0;
+}
+
+/* With the file's lock held. One mapping serves all members that this process has; the last of them takes it away. */
+static void unmap(const uf_efa_arena *a)
+{
+    if (a->h && !used_by_this_process(a))
+        munmap(a->h, ARENA_BYTES);
 }
 
 static int map(uf_efa_arena *a, uint32_t number)
@@ -243,65 +266,129 @@ static int map(uf_efa_arena *a, uint32_t number)
         int why = at == MAP_FAILED ? errno : EEXIST;
         if (at != MAP_FAILED)
             munmap(at, ARENA_BYTES);
+        if (why == EEXIST && mapped_already(a, base)) {
+            a->h = base;
+            return UF_OK;
+        }
         return why == EEXIST ? UF_EAGAIN : uf_fail_errno(UF_ENOMEM, why, "PE %u: no address space for the EFA model", a->member);
     }
     a->h = at;
     if (a->h->magic != ARENA_MAGIC) {
         *a->h = (header){.used = (sizeof(header) + LINE - 1) / LINE * LINE, .backed = STEP};
+        a->h->mark = uf_clock_ns() << 20 ^ (uint64_t)getpid() << 4 ^ number;
         a->h->magic = ARENA_MAGIC;
     }
     return UF_OK;
 }
 
-static int join(uf_efa_arena *a, uint32_t number, int (*make)(uf_efa_arena *arena, void *arg), void *arg)
+/* How an arena is looked for. */
+typedef struct search {
+    const char *job;
+    uint32_t member;
+    int (*make)(uf_efa_arena *arena, void *arg);
+    void *arg;
+    int create; /* O_CREAT, or 0: only one that others have made */
+} search;
+
+static int join(uf_efa_arena *a, uint32_t number, const search *s)
 {
     int rc = map(a, number);
     if (rc)
         return rc;
-    if (lives(a->h->members[a->member]))
+    if (lives(a->h->members[a->member]) || (!a->h->root && !s->create))
         return UF_EAGAIN;
     if (!a->h->root)
-        rc = make(a, arg);
+        rc = s->make(a, s->arg);
     if (!rc)
         a->h->members[a->member] = (uint32_t)getpid();
     return rc;
 }
 
-int uf_efa_arena_open(const char *job, uint32_t number, uint32_t member, int (*make)(uf_efa_arena *arena, void *arg), void *arg,
-                      uf_efa_arena **out)
+static void name_file(const char *job, const char *what, char *path, size_t bytes)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     char ours[64];
-    if (member >= UF_EFA_ARENA_MEMBERS)
-        return uf_fail(UF_EUNSUPPORTED, "PE %u: the EFA model has place for %d PEs in processes of their own", member,
-                       UF_EFA_ARENA_MEMBERS);
-    uf_efa_arena *a = calloc(1, sizeof *a);
-    if (!a)
-        return uf_fail(UF_ENOMEM, "PE %u: no memory to note where the EFA model is", member);
-    sweep();
     for (const char *c = job; *c; c++)
         hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     prefix(ours, sizeof ours);
-    snprintf(a->path, sizeof a->path, "%s/%s%016llx-%u", DIRECTORY, ours, (unsigned long long)hash, number);
-    a->member = member;
-    a->fd = open_locked(a->path);
+    snprintf(path, bytes, "%s/%s%016llx-%s", DIRECTORY, ours, (unsigned long long)hash, what);
+}
+
+static int cannot_open(uint32_t member, const char *path)
+{
+    return uf_fail_errno(UF_ESYSTEM, errno, "PE %u: the EFA model's file %s cannot be opened", member, path);
+}
+
+static int open_one(const search *s, uint32_t number, uf_efa_arena **out)
+{
+    char digits[16];
+    uf_efa_arena *a = calloc(1, sizeof *a);
+    if (!a)
+        return uf_fail(UF_ENOMEM, "PE %u: no memory to note where the EFA model is", s->member);
+    snprintf(digits, sizeof digits, "%u", number);
+    name_file(s->job, digits, a->path, sizeof a->path);
+    a->member = s->member;
+    a->fd = open_locked(a->path, s->create);
     if (a->fd < 0) {
-        int rc = uf_fail_errno(UF_ESYSTEM, errno, "PE %u: the EFA model's file %s cannot be opened", member, a->path);
+        int rc = errno == ENOENT && !s->create ? UF_EAGAIN : cannot_open(s->member, a->path);
         free(a);
         return rc;
     }
-    int rc = join(a, number, make, arg);
-    if (rc)
+    int rc = join(a, number, s);
+    if (rc) {
         remove_if_dead(a->fd, a->path); /* what we made ourselves, if so */
+        unmap(a);
+    }
     flock(a->fd, LOCK_UN);
     if (!rc) {
         *out = a;
         return UF_OK;
     }
-    if (a->h)
-        munmap(a->h, ARENA_BYTES);
     close(a->fd);
     free(a);
+    return rc;
+}
+
+static int check_member(uint32_t member)
+{
+    if (member < UF_EFA_ARENA_MEMBERS)
+        return UF_OK;
+    return uf_fail(UF_EUNSUPPORTED, "PE %u: the EFA model has place for %d PEs in shared memory", member, UF_EFA_ARENA_MEMBERS);
+}
+
+int uf_efa_arena_open(const char *job, uint32_t number, uint32_t member, int (*make)(uf_efa_arena *arena, void *arg), void *arg,
+                      uf_efa_arena **out)
+{
+    const search s = {job, member, make, arg, O_CREAT};
+    int rc = check_member(member);
+    if (rc)
+        return rc;
+    sweep();
+    return open_one(&s, number, out);
+}
+
+/* Those that others have made come first: of PEs in one process one may still be in the world before, and its addresses be taken for the
+ * other, which goes to another number then. One search of a job at a time, or two PEs would each make one. */
+int uf_efa_arena_find(const char *job, uint32_t numbers, uint32_t member, int (*make)(uf_efa_arena *arena, void *arg), void *arg,
+                      uf_efa_arena **out)
+{
+    search s = {job, member, make, arg, 0};
+    char path[128];
+    int rc = check_member(member);
+    if (rc)
+        return rc;
+    sweep();
+    name_file(job, "search", path, sizeof path);
+    int lock = open_locked(path, O_CREAT);
+    if (lock < 0)
+        return cannot_open(member, path);
+    rc = UF_EAGAIN;
+    for (uint32_t i = 0; rc == UF_EAGAIN && i < 2 * numbers; i++) {
+        s.create = i < numbers ? 0 : O_CREAT;
+        rc = open_one(&s, i % numbers, out);
+    }
+    unlink(path);
+    close(lock);
     return rc;
 }
 
@@ -319,8 +406,9 @@ void uf_efa_arena_close(uf_efa_arena *a)
     if (flock(a->fd, LOCK_EX) == 0) {
         a->h->members[a->member] = 0;
         remove_if_dead(a->fd, a->path);
+        unmap(a);
+        flock(a->fd, LOCK_UN); /* closing would not: a mapping that others still use keeps the file open */
     }
-    munmap(a->h, ARENA_BYTES);
     close(a->fd);
     free(a);
 }

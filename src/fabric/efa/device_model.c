@@ -27,13 +27,17 @@ struct uf_efa_model_place {
     uint64_t seed, opened, started;
     uint32_t n_pes, n_rails;
     bool real_time;
-    bool torn;                   /* a process died while it moved the model */
+    bool torn; /* a process died while it moved the model */
+    uf_efa_model_break breaks[UF_EFA_MODEL_BREAKS];
+    uint64_t severed;
     uint32_t id;                 /* of an arena's place, in its NICs' addresses; 0: it is in one process only */
     uf_model_counter **counters; /* of peers' writes, as nics; NULL: none */
     uf_model_nic *nics[];        /* n_rails of each PE */
 };
 
-enum { LOOK_EVERY = 4096, ARENAS = 8 }; /* moves between two looks for dead processes; worlds that a process has at once */
+/* Moves between two looks for dead processes; worlds that a process has at once; how much longer a world takes than in virtual time. */
+enum { LOOK_EVERY = 4096, ARENAS = 8, REAL_TIME_STRETCH = 64 };
+#define BREAKS_SUFFIX "-breaks"
 
 typedef struct model_device {
     uf_efa_device base;
@@ -102,6 +106,8 @@ static int fill_place(uf_efa_model_place *p, const uf_efa_model_place_options *o
     p->n_rails = o->n_rails ? o->n_rails : 1;
     p->real_time = o->real_time;
     p->started = uf_clock_ns();
+    if (o->breaks)
+        memcpy(p->breaks, o->breaks, sizeof p->breaks);
     int rc = init_lock(p, host != NULL);
     if (!rc)
         rc = choose_params(o, p);
@@ -173,12 +179,25 @@ static uint64_t visible(const uf_model_stats *s)
     return s->copies + s->tx_cqes + s->rx_cqes + s->cqes_lost;
 }
 
+/* Whether something broke now. */
+static bool break_what_is_due(uf_efa_model_place *p)
+{
+    uint64_t taken = uf_efa_model_breaks_do(p->model, p->nics, p->n_rails, p->breaks);
+    p->severed += taken;
+    return taken > 0;
+}
+
+uint64_t uf_efa_model_place_severed(const uf_efa_model_place *p)
+{
+    return p->severed;
+}
+
 bool uf_efa_model_place_run(void *place, uint64_t until)
 {
-    uf_model *model = ((uf_efa_model_place *)place)->model;
-    uint64_t before = visible(uf_model_get_stats(model));
-    uf_model_run(model, until);
-    return visible(uf_model_get_stats(model)) != before;
+    uf_efa_model_place *p = place;
+    uint64_t before = visible(uf_model_get_stats(p->model));
+    uf_model_run(p->model, until);
+    return break_what_is_due(p) || visible(uf_model_get_stats(p->model)) != before;
 }
 
 /* ---------------------------------------------------------------- open, close */
@@ -256,17 +275,35 @@ static uint64_t mix(uint64_t z)
 
 static const struct uf_efa_device_ops in_real_time;
 
-/* The profile in a device's name. */
-static int own_options(const uf_efa_device_params *params, uf_efa_model_place_options *o)
+/* What a device's name says of its model: the options point into it. */
+typedef struct own_model {
+    char profile[32];
+    uf_efa_model_break breaks[UF_EFA_MODEL_BREAKS];
+    uf_efa_model_place_options o;
+} own_model;
+
+static int own_options(const uf_efa_device_params *params, own_model *own)
 {
     const char *profile = params->name + strlen("model");
-    if (profile[0] != 0 && profile[0] != '-')
+    size_t length = strlen(profile), suffix = strlen(BREAKS_SUFFIX);
+    bool breaks = length >= suffix && strcmp(profile + length - suffix, BREAKS_SUFFIX) == 0;
+    length -= breaks ? suffix : 0;
+    if ((length && profile[0] != '-') || length > sizeof own->profile)
         return uf_fail(UF_EINVAL, "PE %d: 'efa:%s' is no EFA device; efa:model and efa:model-PROFILE are the device model",
                        params->pe, params->name);
-    *o = (uf_efa_model_place_options){.profile = profile[0] ? profile + 1 : NULL,
-                                      .seed = (uint64_t)params->settings->number[UF_SET_SEED],
-                                      .n_pes = (uint32_t)params->n_pes,
-                                      .real_time = true};
+    if (length)
+        snprintf(own->profile, sizeof own->profile, "%.*s", (int)length - 1, profile + 1);
+    else
+        own->profile[0] = '\0';
+    own->o = (uf_efa_model_place_options){.profile = own->profile,
+                                          .seed = (uint64_t)params->settings->number[UF_SET_SEED],
+                                          .n_pes = (uint32_t)params->n_pes,
+                                          .n_rails = params->n_rails,
+                                          .real_time = true};
+    if (breaks) {
+        own->o.n_rails = uf_efa_model_breaks_plan(own->o.seed, own->o.n_pes, REAL_TIME_STRETCH, own->breaks);
+        own->o.breaks = own->breaks;
+    }
     return UF_OK;
 }
 
@@ -295,22 +332,22 @@ static int make_shared(uf_efa_arena *arena, void *arg)
     return rc;
 }
 
-/* A process takes part in several worlds by several arenas; worlds are made in one order everywhere. */
+/* A PE takes part in several worlds by several arenas; worlds are made in one order everywhere. */
 static int open_shared(const uf_efa_device_params *params, uf_efa_model_place_options *o, model_device *d)
 {
     const char *job = params->settings->text[UF_SET_JOB];
-    char name[UF_SETTING_TEXT + 32];
+    char own[32], name[UF_SETTING_TEXT + 64];
+    if (!params->one_host)
+        return uf_fail(UF_EUNSUPPORTED, "PE %d: efa:%s connects PEs of one host, and these are on several. Use ofi:tcp",
+                       params->pe, params->name);
     if (!job[0])
         job = params->settings->text[UF_SET_ROOT];
-    if (!job[0] || !params->one_host)
-        return uf_fail(
-            UF_EUNSUPPORTED,
-            "PE %d: efa:%s connects processes of one job on one host, and %s. Start them with `unfence run`, or use ofi:tcp",
-            params->pe, params->name, job[0] ? "these are on several" : "neither UNFENCE_JOB nor UNFENCE_ROOT names it");
+    if (!job[0]) { /* without either only threads of one process can have met */
+        snprintf(own, sizeof own, "process %u", (unsigned)getpid());
+        job = own;
+    }
     snprintf(name, sizeof name, "%s %s", job, params->name);
-    int rc = UF_EAGAIN;
-    for (uint32_t number = 0; rc == UF_EAGAIN && number < ARENAS; number++)
-        rc = uf_efa_arena_open(name, number, (uint32_t)params->pe, make_shared, o, &d->arena);
+    int rc = uf_efa_arena_find(name, ARENAS, (uint32_t)params->pe, make_shared, o, &d->arena);
     if (rc == UF_EAGAIN)
         return uf_fail(UF_EUNSUPPORTED, "PE %d: this process has %d worlds over efa:%s, and no more are possible", params->pe,
                        ARENAS, params->name);
@@ -323,18 +360,18 @@ static int open_shared(const uf_efa_device_params *params, uf_efa_model_place_op
 
 static int choose_place(const uf_efa_device_params *params, model_device *d)
 {
-    uf_efa_model_place_options o;
+    own_model own;
     if (params->arg) {
         d->place = params->arg;
         return UF_OK;
     }
-    int rc = own_options(params, &o);
+    int rc = own_options(params, &own);
     if (rc)
         return rc;
     if (params->n_pes > 1)
-        return open_shared(params, &o, d);
+        return open_shared(params, &own.o, d);
     d->owns_place = true;
-    return uf_efa_model_place_create(&o, &d->place);
+    return uf_efa_model_place_create(&own.o, &d->place);
 }
 
 static void model_close(uf_efa_device *device)
@@ -526,7 +563,10 @@ static int reach(const model_device *d, const uint8_t gid[16])
     uint8_t real[16];
     if (memcmp(gid + 4, &d->place->id, sizeof d->place->id))
         return uf_fail(UF_EUNSUPPORTED,
-                       "PE %u: a peer is on another EFA model: several PEs of one process need a common one (fabric_arg)", d->pe);
+                       "PE %u: a peer is on another EFA model: UNFENCE_JOB must be the same for all PEs of a world, and another "
+                       "for other worlds "
+                       "that are made at the same time",
+                       d->pe);
     if (d->arena)
         uf_efa_arena_hide(d->arena);
     for (uint32_t i = 0; i < d->place->n_pes * d->place->n_rails; i++) {
@@ -584,6 +624,7 @@ static void model_progress(uf_efa_device *device)
     if (d->arena && ++d->moves % LOOK_EVERY == 0)
         bury(d);
     uf_model_catch_up(d->place->model, uf_clock_ns() - d->place->started);
+    break_what_is_due(d->place);
     leave(d);
 }
 

@@ -5,12 +5,13 @@
  *   the fibers gives the time: uf_fibers_attach(fibers, uf_efa_model_place_next, uf_efa_model_place_run, place).
  * - real_time: the PEs are threads. Each poll of any of them moves the whole model up to the clock, if nobody else is at it. There is no
  *   thread of the model's own: it would need a core of its own to be punctual, and who waits for the network has nothing better to do.
- * Without a place, efa:model gives a world of one PE a model of its own, and PEs that are processes of one job on one host a common one in
- * real time, in shared memory (arena.h): whichever of them polls moves it, and copies payload between the others. */
+ * Without a place, efa:model gives a world of one PE a model of its own, and PEs of one job on one host (processes, or threads of them) a common one in
+ * real time, in shared memory (arena.h): whichever of them polls moves it, and copies payload between the others.
+ * `efa:model-PROFILE-breaks` has several rails, of which some break while the world runs, as UNFENCE_SEED says: for tests. */
 #ifndef UF_FABRIC_EFA_DEVICE_MODEL_H
 #define UF_FABRIC_EFA_DEVICE_MODEL_H
 
-#include "efa_model/model.h"
+#include "fabric/efa/breaks.h"
 
 extern const struct uf_fabric_ops uf_fabric_efa; /* the fabric that takes a place for its argument */
 
@@ -25,6 +26,7 @@ typedef struct uf_efa_model_place_options {
     bool real_time;
     /* n_pes * n_rails words, PE by PE, in which the NICs count the writes of peers (completion counters); NULL: none. Not between processes. */
     uint64_t *remote_writes;
+    const uf_efa_model_break *breaks; /* UF_EFA_MODEL_BREAKS of them; NULL: none */
 } uf_efa_model_place_options;
 
 /* UF_EINVAL, UF_ENOMEM. */
@@ -36,6 +38,9 @@ uf_model *uf_efa_model_place_model(uf_efa_model_place *place);
 uf_model_nic *uf_efa_model_place_nic(uf_efa_model_place *place, uint32_t pe, uint32_t rail);
 /* The NIC is dead from now on; any thread. */
 void uf_efa_model_place_kill(uf_efa_model_place *place, uint32_t pe, uint32_t rail);
+
+/* Of the planned breaks: what uf_efa_model_breaks_do said, in all. While no PE runs. */
+uint64_t uf_efa_model_place_severed(const uf_efa_model_place *place);
 
 /* As uf_fibers_attach wants them: what a PE can see is a completion or a change of memory. */
 uint64_t uf_efa_model_place_next(void *place);

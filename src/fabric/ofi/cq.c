@@ -97,6 +97,7 @@ static int take_sent(uf_ofi_rail *rail, uf_ofi_slot *slot, uf_cqe *cqe)
     int told = slot->kind == UF_OFI_SLOT_SENT;
     cqe->kind = UF_CQE_SENT;
     cqe->flags = 0;
+    cqe->rail = rail->index;
     cqe->status = UF_OK;
     cqe->peer = slot->peer;
     cqe->cookie = slot->cookie;
