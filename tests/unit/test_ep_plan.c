@@ -244,6 +244,38 @@ static void bad_routings_are_refused_with_pe_token_and_lane(void **state)
     assert_int_equal(uf_ep_routing_check(&s, 1, good, 0), UF_OK);
 }
 
+static void a_fault_travels_in_one_word_and_belongs_to_one_call(void **state)
+{
+    (void)state;
+    const uf_ep_shape s = {2, 8, 3, 4};
+    const struct {
+        uf_ep_fault fault;
+        const char *says;
+    } all[] = {
+        {{UF_EP_FAULT_NULL, -1, UF_EP_ARG_Y, INT32_MAX}, "PE 7: y is NULL, but there are 2147483647 rows"},
+        {{UF_EP_FAULT_NULL, -1, UF_EP_ARG_SEND, 0}, "PE 7: argument send is NULL"},
+        {{UF_EP_FAULT_ALIGNMENT, -1, UF_EP_ARG_BIAS_1, 0}, "PE 7: bias[1] is not aligned"},
+        {{UF_EP_FAULT_SIZE, -1, UF_EP_ARG_RECEIVED, 3}, "PE 7: received.size is 3"},
+        {{UF_EP_FAULT_HANDLE, -1, UF_EP_HANDLE_BUSY, 0}, "PE 7: the handle cannot be used: something else is started"},
+        {{UF_EP_FAULT_TOKENS, -1, -1, -1}, "PE 7 has -1 tokens"},
+    };
+    const uint64_t calls[] = {1, 2, (1u << 24) - 1, (1u << 24) + 1, UINT64_C(1) << 40 | 5};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
+            uf_ep_fault got;
+            uint64_t word = uf_ep_fault_pack(&all[i].fault, calls[c]);
+            assert_true(uf_ep_fault_unpack(word, calls[c], &got));
+            assert_int_equal(uf_ep_fault_fail(&s, 7, &got), UF_EINVAL);
+            if (!strstr(uf_error_message(), all[i].says))
+                fail_msg("case %zu: \"%s\" does not say \"%s\"", i, uf_error_message(), all[i].says);
+            assert_false(uf_ep_fault_unpack(word, calls[c] + 1, &got));
+        }
+    /* A word that nobody has set is no fault of any call. */
+    uf_ep_fault got;
+    assert_false(uf_ep_fault_unpack(0, 1, &got));
+    assert_false(uf_ep_fault_unpack(0, 1u << 24, &got));
+}
+
 static int tell_seed(void **state)
 {
     (void)state;
@@ -260,6 +292,7 @@ int main(void)
         cmocka_unit_test_teardown(the_plan_holds_for_1024_pes, tell_seed),
         cmocka_unit_test(shape_limits_are_refused_with_field_and_limit),
         cmocka_unit_test(bad_routings_are_refused_with_pe_token_and_lane),
+        cmocka_unit_test(a_fault_travels_in_one_word_and_belongs_to_one_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
