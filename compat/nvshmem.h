@@ -109,7 +109,8 @@ UF_NVSHMEM_BOTH void nvshmem_getmem_nbi(void *dst, const void *src, size_t bytes
     UF_NVSHMEM_AT(uf_nvshmem_get_nbi(dst, src, bytes, pe), ufn_must(ufd_get_nbi(ufn_ctx(), dst, src, bytes, pe)));
 }
 
-UF_NVSHMEM_BOTH void nvshmem_putmem_signal(void *dst, const void *src, size_t bytes, uint64_t *sig, uint64_t value, int op, int pe)
+UF_NVSHMEM_BOTH void nvshmem_putmem_signal(void *dst, const void *src, size_t bytes, uint64_t *sig, uint64_t value, int op,
+                                           int pe)
 {
     UF_NVSHMEM_AT(uf_nvshmem_put_signal(dst, src, bytes, sig, value, op, pe),
                   ufn_must(ufd_put_signal(ufn_ctx(), dst, src, bytes, sig, op, value, pe, UF_WEAK)));

@@ -17,7 +17,8 @@ __constant__ uf_nvshmem_state uf_nvshmem_here;
 #else
 static __constant__ uf_nvshmem_state uf_nvshmem_here;
 
-namespace {
+namespace
+{
 int uf_nvshmem_fill(const uf_nvshmem_state *state)
 {
     return cudaMemcpyToSymbol(uf_nvshmem_here, state, sizeof *state) == cudaSuccess ? 0 : -1;
@@ -34,7 +35,7 @@ struct uf_nvshmem_registrar {
     }
 };
 uf_nvshmem_registrar uf_nvshmem_registered;
-}
+} // namespace
 #endif
 
 UFD_FN const ufd_world *ufn_world(void)
@@ -105,7 +106,8 @@ template <class T> UFD_FN T ufn_atomic(int op, T *dst, T operand, T compare, int
 {
     typedef typename ufn_bits<sizeof(T)>::type bits;
     uint64_t old = 0;
-    ufn_must(ufd_atomic_in<ufd_thread>(ufn_ctx(), op, sizeof(T), dst, ufn_cast<bits>(operand), ufn_cast<bits>(compare), &old, pe));
+    ufn_must(
+        ufd_atomic_in<ufd_thread>(ufn_ctx(), op, sizeof(T), dst, ufn_cast<bits>(operand), ufn_cast<bits>(compare), &old, pe));
     return ufn_cast<T>((bits)old);
 }
 

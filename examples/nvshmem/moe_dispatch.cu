@@ -72,8 +72,8 @@ __global__ void apply(layer l, int round)
         out[i] = fmaf(in[i], 0.25f + 0.125f * (float)expert, (float)(i % WIDTH) * 0.0625f);
     }
     __syncthreads();
-    nvshmemx_putmem_signal_block(l.returned + (size_t)me * TOKENS * WIDTH, out, (size_t)count * WIDTH * sizeof(float), l.back + me, 1,
-                                 NVSHMEM_SIGNAL_ADD, from);
+    nvshmemx_putmem_signal_block(l.returned + (size_t)me * TOKENS * WIDTH, out, (size_t)count * WIDTH * sizeof(float),
+                                 l.back + me, 1, NVSHMEM_SIGNAL_ADD, from);
 }
 
 __global__ void combine(layer l, int round)

@@ -9,7 +9,7 @@ enum { ROWS = 128, WIDTH = 64, LAYERS = 6, BLOCK = 2 * ROWS * WIDTH, THREADS = 1
 
 struct ring {
     float *queries, *out;
-    float *slots; /* symmetric, 2 blocks */
+    float *slots;              /* symmetric, 2 blocks */
     uint64_t *arrived, *freed; /* symmetric: steps whose block is here; steps that the right neighbour is through with */
     int left, right;
     cudaStream_t stream;

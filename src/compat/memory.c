@@ -59,7 +59,9 @@ void *nvshmem_calloc(size_t count, size_t bytes)
 {
     void *ptr = NULL;
     size_t all = 0;
-    int rc = __builtin_mul_overflow(count, bytes, &all) ? uf_compat_fail(UF_EINVAL, "nvshmem_calloc: count times bytes is too large") : UF_OK;
+    int rc = __builtin_mul_overflow(count, bytes, &all)
+                 ? uf_compat_fail(UF_EINVAL, "nvshmem_calloc: count times bytes is too large")
+                 : UF_OK;
     if (rc == UF_OK)
         rc = allocate(all, 512, &ptr);
     if (rc == UF_OK && ptr)

@@ -21,9 +21,11 @@ static loaded *at_run_time;
 static int fill_compiled(const uf_nvshmem_module *m)
 {
     if (m->abi != UFD_ABI || m->size != sizeof(uf_nvshmem_state))
-        return uf_compat_fail(UF_EMISMATCH, "device code was compiled with other NVSHMEM headers than this library's: compile it again");
+        return uf_compat_fail(UF_EMISMATCH,
+                              "device code was compiled with other NVSHMEM headers than this library's: compile it again");
     if (m->fill(&uf_compat_here.state))
-        return uf_compat_fail(UF_ESYSTEM, "the state of a module of device code could not be written: is it compiled for this GPU?");
+        return uf_compat_fail(UF_ESYSTEM,
+                              "the state of a module of device code could not be written: is it compiled for this GPU?");
     return UF_OK;
 }
 
@@ -44,9 +46,11 @@ static int fill_loaded(void *module)
     if (!find || !copy)
         rc = uf_compat_fail(UF_ESYSTEM, "the CUDA driver lacks cuModuleGetGlobal or cuMemcpyHtoD");
     else if (find(&at, &bytes, module, "uf_nvshmem_here"))
-        rc = uf_compat_fail(UF_EINVAL, "the module has no state of NVSHMEM's: compile it with nvshmem.h, for the GPU whose context is current");
+        rc = uf_compat_fail(
+            UF_EINVAL, "the module has no state of NVSHMEM's: compile it with nvshmem.h, for the GPU whose context is current");
     else if (bytes != sizeof(uf_nvshmem_state))
-        rc = uf_compat_fail(UF_EMISMATCH, "the module was compiled with other NVSHMEM headers than this library's: compile it again");
+        rc = uf_compat_fail(UF_EMISMATCH,
+                            "the module was compiled with other NVSHMEM headers than this library's: compile it again");
     else if (copy(at, &uf_compat_here.state, bytes))
         rc = uf_compat_fail(UF_ESYSTEM, "the state of the module could not be written");
     dlclose(driver);

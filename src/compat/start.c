@@ -141,7 +141,8 @@ int nvshmemx_get_uniqueid(nvshmemx_uniqueid_t *id)
 int nvshmemx_set_attr_uniqueid_args(int pe, int n_pes, const nvshmemx_uniqueid_t *id, nvshmemx_init_attr_t *attr)
 {
     if (!id || !attr || n_pes < 1 || pe < 0 || pe >= n_pes)
-        return uf_compat_fail(UF_EINVAL, "nvshmemx_set_attr_uniqueid_args takes a PE from 0 to their number, an id and attributes");
+        return uf_compat_fail(UF_EINVAL,
+                              "nvshmemx_set_attr_uniqueid_args takes a PE from 0 to their number, an id and attributes");
     attr->pe = pe;
     attr->n_pes = n_pes;
     attr->id = *id;
@@ -195,7 +196,8 @@ int nvshmemx_init_attr(unsigned flags, nvshmemx_init_attr_t *attr)
     uf_world_options options = UF_WORLD_OPTIONS;
     if (flags == 0)
         return begin(NULL);
-    if (flags != NVSHMEMX_INIT_WITH_UNIQUEID || !attr || attr->n_pes < 1 || !memchr(attr->id.internal, 0, sizeof attr->id.internal))
+    if (flags != NVSHMEMX_INIT_WITH_UNIQUEID || !attr || attr->n_pes < 1 ||
+        !memchr(attr->id.internal, 0, sizeof attr->id.internal))
         return uf_compat_fail(UF_EINVAL, "nvshmemx_init_attr takes 0, or NVSHMEMX_INIT_WITH_UNIQUEID and attributes that "
                                          "nvshmemx_set_attr_uniqueid_args has filled");
     options.pe = attr->pe;

@@ -64,7 +64,8 @@ static int find(nvshmem_team_t number, uf_team **team)
         return uf_compat_fail(UF_EINVAL, "there is no team of this number on this PE");
     *team = uf_compat_here.teams[number];
     if (!*team)
-        return uf_compat_fail(UF_EUNSUPPORTED, "the PEs of one host among several have no barrier: split the world into such teams");
+        return uf_compat_fail(UF_EUNSUPPORTED,
+                              "the PEs of one host among several have no barrier: split the world into such teams");
     return UF_OK;
 }
 

@@ -189,7 +189,7 @@ __global__ void atomics(rig r)
         nvshmem_int_atomic_inc(i + 1, 0);
         nvshmem_ulonglong_atomic_add(big, 1ull << 33, 0);
         int was = nvshmem_int_atomic_fetch_add(i + 2, 1, 0);
-        fault(r, was < 0 || was >= 50 * r.n);
+        fault(r, was < 0 || was >= 100 * r.n);
         nvshmem_int_atomic_fetch_inc(i + 2, 0);
     }
     nvshmem_int_atomic_or(i + 3, 1 << r.me, 0);
@@ -272,7 +272,8 @@ static void teams_are_known_to_hosts_and_kernels(const rig &r)
         mine = team != NVSHMEM_TEAM_INVALID ? team : mine;
     }
     wrong(r, nvshmem_team_my_pe(mine) != r.me / 2 || nvshmem_team_n_pes(mine) != r.n / 2);
-    wrong(r, nvshmem_team_translate_pe(mine, r.me / 2, NVSHMEM_TEAM_WORLD) != r.me || nvshmem_barrier(mine) || nvshmem_team_sync(mine));
+    wrong(r, nvshmem_team_translate_pe(mine, r.me / 2, NVSHMEM_TEAM_WORLD) != r.me || nvshmem_barrier(mine) ||
+                 nvshmem_team_sync(mine));
     team_in_kernel<<<1, 1>>>(r, mine, r.me / 2, r.n / 2);
     wrong(r, nvshmem_barrier(40) == 0);
     CUDA_OK(cudaDeviceSynchronize());

@@ -93,7 +93,8 @@ static void teams(int me)
         HOLD((alone != NVSHMEM_TEAM_INVALID) == (pe == me));
     }
     HOLD(nvshmem_team_my_pe(mine) == 0 && nvshmem_team_n_pes(mine) == 1);
-    HOLD(nvshmem_team_translate_pe(mine, 0, NVSHMEM_TEAM_WORLD) == me && nvshmem_team_translate_pe(NVSHMEM_TEAM_WORLD, 1 - me, mine) == -1);
+    HOLD(nvshmem_team_translate_pe(mine, 0, NVSHMEM_TEAM_WORLD) == me &&
+         nvshmem_team_translate_pe(NVSHMEM_TEAM_WORLD, 1 - me, mine) == -1);
     HOLD(nvshmem_barrier(mine) == 0 && nvshmem_team_sync(NVSHMEM_TEAM_SHARED) == 0 && nvshmem_barrier(50) == UF_EINVAL);
     nvshmem_team_destroy(mine);
     HOLD(nvshmem_team_n_pes(mine) == -1);
@@ -111,7 +112,8 @@ static void streams(int me, int other)
     HOLD(nvshmem_signal_wait_until(words + 2, NVSHMEM_CMP_EQ, 1) == 1);
     nvshmemx_barrier_all_on_stream(NULL);
     HOLD(failures == 0);
-    nvshmemx_signal_op_on_stream(words + 2, 1, NVSHMEM_SIGNAL_ADD, other, NULL); /* takes a kernel, which this file is no home of */
+    nvshmemx_signal_op_on_stream(words + 2, 1, NVSHMEM_SIGNAL_ADD, other,
+                                 NULL); /* takes a kernel, which this file is no home of */
     HOLD(failures == 1 && last_code == UF_EUNSUPPORTED);
     nvshmem_putmem(words, &me, sizeof me, 2);
     HOLD(failures == 2 && last_code == UF_ERANGE);
