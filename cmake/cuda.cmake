@@ -25,7 +25,7 @@ add_custom_target(gpu)
 # build. LIBRARIES are static ones of this build, in the order of linking; with any, what the library itself links comes after them.
 function(uf_cuda_program name)
   cmake_parse_arguments(P "" "" "INCLUDES;LIBRARIES" ${ARGN})
-  set(includes -I${CMAKE_SOURCE_DIR}/include)
+  set(includes -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src) # src: command.h, which is installed beside the others
   foreach(folder ${P_INCLUDES})
     list(APPEND includes -I${CMAKE_SOURCE_DIR}/${folder})
   endforeach()

@@ -336,7 +336,13 @@ static int run_world(run *r, moe_run *report, int check)
     uf_counters before = {.size = sizeof before};
     if (check_paths(r, report) || prepare(r) || make_room(r))
         return -1;
-    uf_ep_options eo = {sizeof eo, UF_EP_BF16, (size_t)o->shape.hidden, o->shape.experts, o->shape.top_k, o->tokens, 1};
+    uf_ep_options eo = {.size = sizeof eo,
+                        .type = UF_EP_BF16,
+                        .hidden = (size_t)o->shape.hidden,
+                        .n_experts = o->shape.experts,
+                        .top_k = o->shape.top_k,
+                        .max_tokens = o->tokens,
+                        .max_handles = 1};
     if (uf_ep_create(uf_team_world(r->world), &eo, &r->ep))
         return failed(r->s, "uf_ep_create");
     if (uf_world_counters(r->world, &before))

@@ -4,13 +4,7 @@
  * Consumers: `ring`, a loop that takes commands and checks their fields, which is the bus and the ring alone; and `engine`, the library's own,
  * with near commands, which adds its checks and one atomic on a host word each. Every command's fields are checked by either, and the sum of
  * all at the end; a wrong one makes the exit code 1. Medians; clocks are the SM's, scaled by the global timer over the same run. */
-#include "gpu/command_rig.cuh"
-#include <algorithm>
-#include <chrono>
-
-enum { SHIFT = 12, MAX_RINGS = 8 };
-
-#define LONG_NS 20000000000ull
+#include "command_rate.cuh"
 
 /* ---------------------------------------------------------------- there and back */
 
@@ -143,129 +137,6 @@ static int measure_round_trips(uint32_t n)
     return bad;
 }
 
-/* ---------------------------------------------------------------- commands a second */
-
-struct rings {
-    ufd_queue ring[MAX_RINGS];
-};
-
-enum issuing { EACH_THREAD, RUNS_OF_32, EACH_WARP, READY_THREAD, READY_WARP };
-
-__device__ static uf_command numbered(uint64_t *word, uint64_t name)
-{
-    uf_command c = ufd_command_atomic(1, 8, word, name, ~name, (int)(name & 3));
-    c.compare = ~name;
-    return c;
-}
-
-__global__ void issue(rings all, int n_rings, issuing how, uint64_t *words, uint64_t each, int *code)
-{
-    const ufd_queue *q = &all.ring[blockIdx.x % n_rings];
-    uint64_t me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, *word = words + blockIdx.x % n_rings * 16;
-    int rc = 0;
-    if (how == EACH_WARP || how == READY_WARP) {
-        for (uint64_t i = 0; i < each && !rc; i++) {
-            uf_command c = numbered(word, me * each + i);
-            rc = how == EACH_WARP ? ufd_queue_each_warp(q, &c, true, 0) : ufd_queue_each_warp_ready(q, &c, true, 0);
-        }
-    } else if (how == EACH_THREAD || how == READY_THREAD) {
-        for (uint64_t i = 0; i < each && !rc; i++) {
-            uf_command c = numbered(word, me * each + i);
-            uint64_t position;
-            rc = how == EACH_THREAD ? ufd_queue_issue(q, &c, 0, &position) : ufd_queue_issue_ready(q, &c, 0, &position);
-        }
-    } else {
-        for (uint64_t i = 0; i < each && !rc; i += 32) {
-            uint64_t position;
-            rc = uf_command_reserve(q, 32, 0, &position);
-            uf_command_payload_fence();
-            for (uint64_t k = 0; k < 32 && !rc; k++) {
-                uf_command c = numbered(word, me * each + i + k);
-                uf_command_write(q, (position + k) & UF_COMMAND_POSITION_MASK, &c);
-            }
-        }
-    }
-    if (rc)
-        *code = rc;
-}
-
-static void judge(rig *r, const uf_command *c)
-{
-    r->faults += c->compare != ~c->operand || c->pe != (c->operand & 3);
-}
-
-/* The ring alone: what any consumer has to do. */
-static void consume(rig *r, uint64_t n, uint64_t *sum)
-{
-    uint64_t words[UF_COMMAND_WORDS], at = 0, all = 0;
-    uf_command c;
-    uf_command_report *report = const_cast<uf_command_report *>(r->ring.report);
-    while (at < n) {
-        uint64_t first = at;
-        while (at < n && at - first < 64 && uf_command_peek(r->ring.slots, r->ring.shift, at, words)) {
-            if (uf_command_decode(words, at, &c))
-                r->faults++;
-            judge(r, &c);
-            all += c.operand;
-            at++;
-        }
-        if (at != first)
-            uf_store_release64(&report->consumed, at);
-    }
-    *sum = all;
-}
-
-static int measure_rate(const char *shape, issuing how, int blocks, int threads, uint64_t each, int n_rings, bool engine)
-{
-    rig r[MAX_RINGS];
-    rings all;
-    uint64_t *words = rig_pinned<uint64_t>(16 * MAX_RINGS), sums[MAX_RINGS] = {}, n = (uint64_t)blocks * threads * each, sum = 0;
-    int *code = rig_pinned<int>(1);
-    for (int i = 0; i < n_rings; i++) {
-        rig_open(&r[i], SHIFT, 0, LONG_NS);
-        r[i].judge = judge;
-        all.ring[i] = r[i].ring;
-    }
-    std::vector<std::thread> consumers;
-    for (int i = 0; i < n_rings; i++) {
-        if (engine)
-            rig_start(&r[i]);
-        else
-            consumers.emplace_back(consume, &r[i], n / n_rings, &sums[i]);
-    }
-    auto start = std::chrono::steady_clock::now();
-    issue<<<blocks, threads>>>(all, n_rings, how, words, each, code);
-    cudaError_t e = cudaDeviceSynchronize();
-    uint64_t consumed = 0;
-    for (uint64_t last = n; engine && e == cudaSuccess && consumed != last;) {
-        consumed = 0;
-        for (int i = 0; i < n_rings; i++)
-            consumed += uf_load_acquire64(&r[i].ring.report->consumed) & UF_COMMAND_POSITION_MASK;
-        if (std::chrono::steady_clock::now() - start > std::chrono::seconds(30))
-            break;
-    }
-    for (auto &c : consumers)
-        c.join();
-    double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    uint64_t faults = 0;
-    for (int i = 0; i < n_rings; i++) {
-        rig_stop(&r[i]);
-        faults += r[i].faults + (uf_command_queue_status(r[i].queue) != 0);
-        sum += engine ? words[16 * i] : sums[i];
-        rig_close(&r[i]);
-    }
-    bool wrong = e != cudaSuccess || *code || faults || sum != n * (n - 1) / 2;
-    printf("  %-24s %3d x %-4d %2d ring%s %-7s %8.2f M/s%s\n", shape, blocks, threads, n_rings, n_rings > 1 ? "s" : " ",
-           engine ? "engine" : "ring", (double)n / s * 1e-6, wrong ? "  WRONG" : "");
-    if (wrong)
-        printf("    %s, code %d, %llu faults, sum %llu\n", cudaGetErrorString(e), *code, (unsigned long long)faults,
-               (unsigned long long)sum);
-    fflush(stdout);
-    cudaFreeHost(words);
-    cudaFreeHost(code);
-    return wrong;
-}
-
 int main(int argc, char **argv)
 {
     double scale = argc > 1 ? atof(argv[1]) : 1;
@@ -278,18 +149,18 @@ int main(int argc, char **argv)
     wrong += measure_round_trips((uint32_t)of(20000));
     printf("commands a second, checked:\n");
     for (int engine = 0; engine < 2; engine++) {
-        wrong += measure_rate("thread, a fence each", EACH_THREAD, 1, 1, of(200000), 1, engine);
-        wrong += measure_rate("thread, payload ready", READY_THREAD, 1, 1, of(500000), 1, engine);
-        wrong += measure_rate("thread, a fence in 32", RUNS_OF_32, 1, 1, of(2000000), 1, engine);
-        wrong += measure_rate("warp, 32 in one go", EACH_WARP, 1, 32, of(100000), 1, engine);
-        wrong += measure_rate("warps", EACH_WARP, 8, 32, of(20000), 1, engine);
-        wrong += measure_rate("warps", EACH_WARP, 32, 32, of(6000), 1, engine);
-        wrong += measure_rate("warps", EACH_WARP, 32, 256, of(800), 1, engine);
-        wrong += measure_rate("threads, a fence each", EACH_THREAD, 8, 128, of(500), 1, engine);
-        wrong += measure_rate("threads, a fence each", EACH_THREAD, 32, 256, of(64), 1, engine);
-        wrong += measure_rate("warps, payload ready", READY_WARP, 8, 32, of(20000), 1, engine);
+        measure_rate("thread, a fence each", EACH_THREAD, 1, 1, of(200000), 1, engine, &wrong);
+        measure_rate("thread, payload ready", READY_THREAD, 1, 1, of(500000), 1, engine, &wrong);
+        measure_rate("thread, a fence in 32", RUNS_OF_32, 1, 1, of(2000000), 1, engine, &wrong);
+        measure_rate("warp, 32 in one go", EACH_WARP, 1, 32, of(100000), 1, engine, &wrong);
+        measure_rate("warps", EACH_WARP, 8, 32, of(20000), 1, engine, &wrong);
+        measure_rate("warps", EACH_WARP, 32, 32, of(6000), 1, engine, &wrong);
+        measure_rate("warps", EACH_WARP, 32, 256, of(800), 1, engine, &wrong);
+        measure_rate("threads, a fence each", EACH_THREAD, 8, 128, of(500), 1, engine, &wrong);
+        measure_rate("threads, a fence each", EACH_THREAD, 32, 256, of(64), 1, engine, &wrong);
+        measure_rate("warps, payload ready", READY_WARP, 8, 32, of(20000), 1, engine, &wrong);
         for (int rings = 2; rings <= MAX_RINGS; rings *= 2)
-            wrong += measure_rate("warps", EACH_WARP, 32, 32, of(20000), rings, engine);
+            measure_rate("warps", EACH_WARP, 32, 32, of(20000), rings, engine, &wrong);
     }
     return wrong != 0;
 }

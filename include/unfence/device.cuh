@@ -10,13 +10,15 @@
  * Define UFD_CHECK before including it for a checked build, which refuses wrong PEs and misaligned or foreign addresses.
  *
  * What an operation costs and which PTX order makes it sound is said where it is written: device/rma.cuh (puts, gets, signals,
- * fences), wait.cuh, atomic.cuh, flagged.cuh (small puts with their own flags), barrier.cuh, mover.cuh (streams of puts). This build reaches
- * near peers (NVLink, PCIe peer access, the same GPU); for others operations return UF_EUNSUPPORTED. */
+ * fences), wait.cuh, atomic.cuh, flagged.cuh (small puts with their own flags), barrier.cuh, mover.cuh (streams of puts). The way
+ * to a peer is in the world's table: near (NVLink, PCIe peer access, the same GPU), or by command queue for memory of the host
+ * heap (device/far.cuh). The movers and flagged puts are for near peers alone: for others they return UF_EUNSUPPORTED. */
 #ifndef UNFENCE_DEVICE_CUH
 #define UNFENCE_DEVICE_CUH
 
 #include "device/atomic.cuh"
 #include "device/barrier.cuh"
+#include "device/far.cuh"
 #include "device/flagged.cuh"
 #include "device/mover.cuh"
 #include "device/rma.cuh"
@@ -48,7 +50,7 @@ UFD_IN_EACH_SCOPE_(ufd_put_signal,
                    (c, dst, src, bytes, sig, op, value, pe, flags))
 UFD_IN_EACH_SCOPE_(ufd_signal, (const ufd_ctx &c, uint64_t *sig, int op, uint64_t value, int pe, unsigned flags),
                    (c, sig, op, value, pe, flags))
-/* For a near peer what could wait is over at once; other ways will differ. */
+/* For a near peer what could wait is over at once; by command queue these are complete after ufd_flush or ufd_quiet. */
 UFD_IN_EACH_SCOPE_(ufd_get_nbi, (const ufd_ctx &c, void *dst, const void *src, uint64_t bytes, int pe), (c, dst, src, bytes, pe))
 UFD_IN_EACH_SCOPE_(ufd_put_signal_nbi,
                    (const ufd_ctx &c, void *dst, const void *src, uint64_t bytes, uint64_t *sig, int op, uint64_t value, int pe,

@@ -24,14 +24,15 @@ typedef long int64_t;
 
 /* How a kernel reaches a PE. */
 enum {
-    UFD_NEAR = 1,  /* its memory is mapped: loads, stores and bulk copies */
-    UFD_QUEUE = 2, /* through a command queue of the host's progress threads */
-    UFD_DIRECT = 3 /* through the NIC's own queues */
+    UFD_WAY_NONE = 0,  /* not at all: operations return UF_EUNSUPPORTED */
+    UFD_WAY_NEAR = 1,  /* its memory is mapped: loads, stores and bulk copies */
+    UFD_WAY_QUEUE = 2, /* through a command queue of the host's progress threads */
+    UFD_WAY_DIRECT = 3 /* through the NIC's own queues */
 };
 
 typedef struct ufd_peer {
-    int64_t shift;      /* UFD_NEAR: added to an address of this PE's GPU heap it gives the same object of the peer */
-    uint32_t way;       /* UFD_NEAR, UFD_QUEUE, UFD_DIRECT */
+    int64_t shift;      /* UFD_WAY_NEAR: added to an address of this PE's GPU heap it gives the same object of the peer */
+    uint32_t way;       /* UFD_WAY_* */
     uint32_t reserved;  /* 0. shift and way are read with one 16-byte load */
     int64_t host_shift; /* as shift, for the symmetric host heap as the GPU sees it */
     uint64_t reserved2;
@@ -68,7 +69,10 @@ typedef struct ufd_error {
     uint64_t wanted;  /* the value awaited */
 } ufd_error;
 
+#define UFD_MAX_QUEUES 16 /* of a world */
+
 struct ufd_ctx;
+struct uf_command_ring; /* engine/command.h */
 
 typedef struct ufd_world {
     uint32_t abi, size;
@@ -85,6 +89,8 @@ typedef struct ufd_world {
     uint32_t n_windows, n_ctxs;
     const struct ufd_ctx *ctxs; /* [n_ctxs], at least one */
     ufd_error *error;           /* kernels write; NULL: failures are only returned */
+    uint64_t *far_barrier;      /* [n_pes] as `barrier`, of the host heap: set by peers that are not near */
+    uint32_t n_far, n_queues;   /* peers that are not near; contexts with a queue of their own: ctxs[0 .. n_queues) */
 } ufd_world;
 
 /* A context as kernels see it: what the way to a near peer needs is one load away, and each further way adds its own fields. */
@@ -94,6 +100,7 @@ typedef struct ufd_ctx {
     const ufd_peer *peers;    /* the world's */
     uint64_t heap, heap_span; /* the world's */
     uint32_t index, flags;
+    const struct uf_command_ring *queue; /* UFD_WAY_QUEUE: what this context's operations are handed to; NULL: no peer needs it */
 } ufd_ctx;
 
 /* One put of many, with a signal or (sig NULL) without; the layout of uf_put_row. */

@@ -36,17 +36,27 @@ typedef struct CUstream_st *uf_stream;
  * host memory, which the driver copies when it likes and which a captured graph reads at each replay. */
 UF_API int uf_put_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int pe, uf_stream stream);
 UF_API int uf_get_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int pe, uf_stream stream);
+enum {
+    UF_BY_VALUE =
+        0x100, /* the bytes of a put with signal are read during the call, not by the stream: then they are stored like the signal, without
+                            a copy, in one step with it. Host memory the CPU reads; a multiple of 8 bytes up to UF_BY_VALUE_MAX, and dst
+                            aligned to 8. A graph stores the bytes of the capture at each replay. */
+    UF_BY_VALUE_MAX = 64
+};
 /* As uf_put_signal and uf_signal. `op` is UF_SIGNAL_SET: a stream can store a word but not add to it (UF_EUNSUPPORTED). `sig` is a word of GPU memory, or
- * of the host heap (uf_signal_alloc, uf_malloc). */
+ * of the host heap (uf_signal_alloc, uf_malloc). `flags` as there, and UF_BY_VALUE. */
 UF_API int uf_put_signal_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, uint64_t *sig, int op, uint64_t value,
                                    int pe, unsigned flags, uf_stream stream);
 UF_API int uf_signal_on_stream(uf_ctx *ctx, uint64_t *sig, int op, uint64_t value, int pe, unsigned flags, uf_stream stream);
 
 enum {
     UF_CONSUME = 1, /* store 0 in the word when the comparison has held */
+    UF_CHAINED =
+        2, /* in a capture: the wait may share a node with the stores and waits before it, which makes the launch cheaper. Right if no other
+                       captured stream hangs on those (no event recorded since the last copy or kernel): it would be held as well. */
 };
 /* Holds the stream until this PE's own word compares: UF_EQ, UF_GE or UF_GT, or UF_NE with 0. UF_GE and UF_GT compare cyclically: the
- * difference as a signed number. `flags`: UF_CONSUME or 0. */
+ * difference as a signed number. `flags`: UF_CONSUME | UF_CHAINED, or 0. */
 UF_API int uf_wait_on_stream(uf_world *world, uint64_t *sig, int cmp, uint64_t value, unsigned flags, uf_stream stream);
 
 /* What the stream's earlier operations on the context need to be ordered before, or complete at, its later ones. Other streams' are not covered. */

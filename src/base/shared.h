@@ -104,6 +104,48 @@ UF_SHARED_FN uint32_t uf_fetch_add_release32(uint32_t *p, uint32_t v)
     return old;
 }
 
+/* The _here family orders threads of one processor among each other: all of this GPU, all of this host. For counters that no other
+ * side looks at: at system scope a release waits for everything on its way over the bus. */
+UF_SHARED_FN uint32_t uf_load_acquire_here32(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+UF_SHARED_FN void uf_store_release_here64(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"((unsigned long long)v) : "memory");
+}
+
+UF_SHARED_FN void uf_add_release_here32(uint32_t *p, uint32_t v)
+{
+    asm volatile("red.release.gpu.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+/* Relaxed: no order. */
+UF_SHARED_FN int uf_compare_exchange_here32(uint32_t *p, uint32_t *expected, uint32_t wanted)
+{
+    uint32_t old;
+    asm volatile("atom.relaxed.gpu.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(*expected), "r"(wanted) : "memory");
+    int same = old == *expected;
+    *expected = old;
+    return same;
+}
+
+/* Acquire. */
+UF_SHARED_FN int uf_compare_exchange_here64(uint64_t *p, uint64_t *expected, uint64_t wanted)
+{
+    unsigned long long old;
+    asm volatile("atom.acquire.gpu.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"((unsigned long long)*expected), "l"((unsigned long long)wanted)
+                 : "memory");
+    int same = old == *expected;
+    *expected = old;
+    return same;
+}
+
 UF_SHARED_FN void uf_mmio_store32(uint32_t *p, uint32_t v)
 {
     asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -178,6 +220,32 @@ UF_SHARED_FN int uf_compare_exchange32(uint32_t *p, uint32_t *expected, uint32_t
 UF_SHARED_FN int uf_compare_exchange64(uint64_t *p, uint64_t *expected, uint64_t wanted)
 {
     return __atomic_compare_exchange_n(p, expected, wanted, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/* The _here family: see above. */
+UF_SHARED_FN uint32_t uf_load_acquire_here32(const uint32_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+UF_SHARED_FN void uf_store_release_here64(uint64_t *p, uint64_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+UF_SHARED_FN void uf_add_release_here32(uint32_t *p, uint32_t v)
+{
+    __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+}
+
+UF_SHARED_FN int uf_compare_exchange_here32(uint32_t *p, uint32_t *expected, uint32_t wanted)
+{
+    return __atomic_compare_exchange_n(p, expected, wanted, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+UF_SHARED_FN int uf_compare_exchange_here64(uint64_t *p, uint64_t *expected, uint64_t wanted)
+{
+    return __atomic_compare_exchange_n(p, expected, wanted, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 UF_SHARED_FN uint32_t uf_fetch_add_release32(uint32_t *p, uint32_t v)

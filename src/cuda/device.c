@@ -164,14 +164,18 @@ int uf_cuda_open(int ordinal, uf_cuda_device **device)
     rc = uf_cuda_enter(d, &scope);
     if (rc)
         goto release;
-    /* Non-blocking: it waits for no other stream, so a program's stream that waits for us never waits for itself. */
-    result = uf_cuda.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING);
+    /* Non-blocking: it waits for no other stream, so a program's stream that waits for us never waits for itself. Streams of one priority share
+     * a few queues of the hardware, where one that waits holds those behind it: ours has a priority that programs seldom use. */
+    int least = 0, greatest = 0;
+    if (uf_cuda.cuCtxGetStreamPriorityRange(&least, &greatest) != CUDA_SUCCESS)
+        greatest = 0;
+    result = uf_cuda.cuStreamCreateWithPriority(&d->stream, CU_STREAM_NON_BLOCKING, greatest);
     uf_cuda_leave(&scope);
     if (result == CUDA_SUCCESS) {
         *device = d;
         return UF_OK;
     }
-    rc = uf_cuda_fail(result, "cuStreamCreate", "a stream on GPU %d (%s) could not be made", ordinal, d->facts.name);
+    rc = uf_cuda_fail(result, "cuStreamCreateWithPriority", "a stream on GPU %d (%s) could not be made", ordinal, d->facts.name);
 release:
     uf_cuda.cuDevicePrimaryCtxRelease(d->device);
 free_record:

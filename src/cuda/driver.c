@@ -56,7 +56,8 @@ static bool fill_table(void *library)
     if (!symbol)
         return too_old(library, "cuGetProcAddress_v2");
     memcpy(&find, &symbol, sizeof symbol);
-#define UF_CUDA_FUNCTION(name, since) {#name, since, &uf_cuda.name},
+#define UF_CUDA_FUNCTION(name, since)          {#name, since, &uf_cuda.name},
+#define UF_CUDA_FUNCTION_AS(type, name, since) {#name, since, &uf_cuda.name},
     const struct {
         const char *name;
         int since;
@@ -65,6 +66,7 @@ static bool fill_table(void *library)
 #include "cuda/functions.def"
     };
 #undef UF_CUDA_FUNCTION
+#undef UF_CUDA_FUNCTION_AS
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         CUdriverProcAddressQueryResult status;
         symbol = NULL;

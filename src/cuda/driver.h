@@ -9,10 +9,16 @@
 #include "cuda/gpu.h"
 #include <cuda.h>
 
+/* The form of 11.3: without the edges of 12.3. */
+typedef CUresult(CUDAAPI *uf_cuda_get_capture_info)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *,
+                                                    const CUgraphNode **, size_t *);
+
 typedef struct uf_cuda_driver {
-#define UF_CUDA_FUNCTION(name, since) __typeof__(&name) name;
+#define UF_CUDA_FUNCTION(name, since)          __typeof__(&name) name;
+#define UF_CUDA_FUNCTION_AS(type, name, since) type name;
 #include "cuda/functions.def"
 #undef UF_CUDA_FUNCTION
+#undef UF_CUDA_FUNCTION_AS
 } uf_cuda_driver;
 
 /* Valid after uf_cuda_available has said true. */

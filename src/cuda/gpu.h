@@ -173,9 +173,12 @@ typedef struct uf_cuda_op {
     uint64_t value;
 } uf_cuda_op;
 /* Both only append to the stream, also while it is being captured; neither launches a kernel, allocates or waits. `what` begins the sentence of a
- * failure. */
-int uf_cuda_stream_copy(uf_cuda_device *device, struct CUstream_st *stream, void *dst, const void *src, size_t bytes,
-                        const char *what);
-int uf_cuda_stream_ops(uf_cuda_device *device, struct CUstream_st *stream, const uf_cuda_op *ops, size_t n, const char *what);
+ * failure. A put is the copy (none if bytes is 0) and then the operations, which are given to the driver at once. Those that may join become
+ * part of the node before them while a graph is captured, if that is one of memory operations. */
+typedef enum uf_cuda_join { UF_CUDA_APART = 0, UF_CUDA_MAY_JOIN } uf_cuda_join;
+int uf_cuda_stream_put(uf_cuda_device *device, struct CUstream_st *stream, void *dst, const void *src, size_t bytes,
+                       const uf_cuda_op *ops, size_t n, uf_cuda_join join, const char *what);
+int uf_cuda_stream_ops(uf_cuda_device *device, struct CUstream_st *stream, const uf_cuda_op *ops, size_t n, uf_cuda_join join,
+                       const char *what);
 
 #endif

@@ -34,6 +34,38 @@ static CUstreamBatchMemOpParams params_of(const uf_cuda_op *op)
     return p;
 }
 
+/* While a stream is captured: its last node, if that is a batch of memory operations with room for n more. */
+static bool find_last_batch(CUstream stream, size_t n, CUgraphNode *node, CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUgraphNode *before = NULL;
+    CUgraphNodeType type;
+    size_t n_before = 0;
+    if (uf_cuda.cuStreamGetCaptureInfo(stream, &status, NULL, NULL, &before, &n_before) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_ACTIVE || n_before != 1)
+        return false;
+    *node = before[0];
+    return uf_cuda.cuGraphNodeGetType(*node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP &&
+           uf_cuda.cuGraphBatchMemOpNodeGetParams(*node, params) == CUDA_SUCCESS && params->count + n <= BATCH;
+}
+
+/* Every node of a graph costs the host at each launch, so what may do so joins the node before it. A wait may not by itself: another branch of the
+ * graph may hang on that node already, and would then be held by a wait that its program put elsewhere; a store holds nobody. */
+static bool join_last_node(CUstream stream, const uf_cuda_op *ops, size_t n)
+{
+    CUstreamBatchMemOpParams batch[BATCH];
+    CUDA_BATCH_MEM_OP_NODE_PARAMS params;
+    CUgraphNode node;
+    if (n > BATCH || !find_last_batch(stream, n, &node, &params))
+        return false;
+    memcpy(batch, params.paramArray, params.count * sizeof *batch);
+    for (size_t i = 0; i < n; i++)
+        batch[params.count + i] = params_of(&ops[i]);
+    params.count += (unsigned)n;
+    params.paramArray = batch;
+    return uf_cuda.cuGraphBatchMemOpNodeSetParams(node, &params) == CUDA_SUCCESS;
+}
+
 static CUresult append(CUstream stream, const uf_cuda_op *ops, size_t n)
 {
     CUstreamBatchMemOpParams batch[BATCH];
@@ -97,33 +129,43 @@ static void end(bool pushed)
         uf_cuda.cuCtxPopCurrent(&ours);
 }
 
-int uf_cuda_stream_copy(uf_cuda_device *d, CUstream stream, void *dst, const void *src, size_t bytes, const char *what)
+static int append_copy(CUstream stream, void *dst, const void *src, size_t bytes, const char *what)
 {
-    bool pushed;
-    int rc = begin(d, &pushed);
-    if (rc)
-        return rc;
-    CUresult result = uf_cuda.cuMemcpyAsync(at(dst), at(src), bytes, stream);
-    end(pushed);
+    CUresult result = bytes ? uf_cuda.cuMemcpyAsync(at(dst), at(src), bytes, stream) : CUDA_SUCCESS;
     return result == CUDA_SUCCESS
                ? UF_OK
                : uf_cuda_fail(result, "cuMemcpyAsync", "%s: appending a copy of %zu bytes from %p to %p to the stream failed",
                               what, bytes, src, dst);
 }
 
-int uf_cuda_stream_ops(uf_cuda_device *d, CUstream stream, const uf_cuda_op *ops, size_t n, const char *what)
+static int append_ops(CUstream stream, const uf_cuda_op *ops, size_t n, uf_cuda_join join, const char *what)
+{
+    CUresult result =
+        n == 0 || (join == UF_CUDA_MAY_JOIN && join_last_node(stream, ops, n)) ? CUDA_SUCCESS : append(stream, ops, n);
+    return result == CUDA_SUCCESS
+               ? UF_OK
+               : uf_cuda_fail(result, "cuStreamBatchMemOp", "%s: appending %zu store%s or wait%s to the stream failed", what, n,
+                              n == 1 ? "" : "s", n == 1 ? "" : "s");
+}
+
+int uf_cuda_stream_put(uf_cuda_device *d, CUstream stream, void *dst, const void *src, size_t bytes, const uf_cuda_op *ops,
+                       size_t n, uf_cuda_join join, const char *what)
 {
     bool pushed;
-    if (!d->facts.memory_ops)
+    if (n && !d->facts.memory_ops)
         return uf_fail(UF_EUNSUPPORTED, "%s: GPU %d (%s) or its driver has no 64-bit stream memory operations", what,
                        d->facts.ordinal, d->facts.name);
     int rc = begin(d, &pushed);
     if (rc)
         return rc;
-    CUresult result = append(stream, ops, n);
+    rc = append_copy(stream, dst, src, bytes, what);
+    if (!rc)
+        rc = append_ops(stream, ops, n, join, what);
     end(pushed);
-    return result == CUDA_SUCCESS
-               ? UF_OK
-               : uf_cuda_fail(result, "cuStreamBatchMemOp", "%s: appending %zu store%s or wait%s to the stream failed", what, n,
-                              n == 1 ? "" : "s", n == 1 ? "" : "s");
+    return rc;
+}
+
+int uf_cuda_stream_ops(uf_cuda_device *d, CUstream stream, const uf_cuda_op *ops, size_t n, uf_cuda_join join, const char *what)
+{
+    return uf_cuda_stream_put(d, stream, NULL, NULL, 0, ops, n, join, what);
 }

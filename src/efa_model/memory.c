@@ -37,6 +37,7 @@ static bool is_here(const uf_model *m, span s)
 
 bool uf_model_copy(uf_model *m, span to, span from, size_t bytes)
 {
+    m->stats.copies++;
     if (is_here(m, to) && is_here(m, from)) {
         memmove(to.at, from.at, bytes);
         return true;

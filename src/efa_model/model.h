@@ -217,6 +217,7 @@ typedef struct uf_model_stats {
     uint64_t events, doorbells, wqes, packets, bytes;
     uint64_t drops, retransmits, acks_lost, duplicates, splits, stalls, rnr;
     uint64_t tx_cqes, rx_cqes, cqes_lost, silent;
+    uint64_t copies;        /* pieces of payload moved in memory */
     uint64_t out_of_memory; /* not 0: something was forgotten for want of memory, and the run is void */
     uint64_t traps[UF_MODEL_TRAPS];
 } uf_model_stats;

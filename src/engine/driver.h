@@ -32,9 +32,10 @@ const uf_driver *uf_fibers_driver(uf_fibers *fibers);
 /* Adds a fiber that will run main(arg). Before uf_fibers_run only. */
 int uf_fibers_add(uf_fibers *fibers, void (*main)(void *arg), void *arg);
 /* Something beside the fibers that has events in the same virtual time, such as a model of a network; at most 4, before uf_fibers_run.
- * `next` says when its next event is (UINT64_MAX: none), `run` makes all up to a time happen. When every fiber has had its turn, time goes on
- * by step_ns, or straight to the next event if that is later: but by 64 steps at most, so that deadlines are not jumped over by far. */
-int uf_fibers_attach(uf_fibers *fibers, uint64_t (*next)(void *arg), void (*run)(void *arg, uint64_t until), void *arg);
+ * `next` says when its next event is (UINT64_MAX: none), `run` makes all up to a time happen: whether a fiber could see any of it. When
+ * every fiber has had its turn, time goes on by step_ns, or straight to the next event if that is later, and mostly further if nobody could
+ * see what happened: but by 64 steps at most, so that deadlines are not jumped over by far. */
+int uf_fibers_attach(uf_fibers *fibers, uint64_t (*next)(void *arg), bool (*run)(void *arg, uint64_t until), void *arg);
 /* Runs until every fiber has returned: UF_OK; UF_ETIMEDOUT, naming those that have not, if virtual time passed `limit_ns`: what they
  * own is then lost. The order of turns follows the seed. */
 int uf_fibers_run(uf_fibers *fibers, uint64_t limit_ns);

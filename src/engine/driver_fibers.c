@@ -65,7 +65,7 @@ typedef struct fiber {
 /* What shares the fibers' time (uf_fibers_attach). */
 typedef struct attached {
     uint64_t (*next)(void *arg);
-    void (*run)(void *arg, uint64_t until);
+    bool (*run)(void *arg, uint64_t until);
     void *arg;
 } attached;
 
@@ -104,7 +104,7 @@ static void trace_add(uf_fibers *f, uint64_t value)
 
 /* ---------------------------------------------------------------- time */
 
-int uf_fibers_attach(uf_fibers *f, uint64_t (*next)(void *arg), void (*run)(void *arg, uint64_t until), void *arg)
+int uf_fibers_attach(uf_fibers *f, uint64_t (*next)(void *arg), bool (*run)(void *arg, uint64_t until), void *arg)
 {
     if (f->n_attached == ATTACHED_MAX) {
         return uf_fail(UF_EINVAL, "uf_fibers_attach: %d things share this driver's time already", ATTACHED_MAX);
@@ -113,16 +113,31 @@ int uf_fibers_attach(uf_fibers *f, uint64_t (*next)(void *arg), void (*run)(void
     return UF_OK;
 }
 
-static void advance(uf_fibers *f)
+static uint64_t next_event(const uf_fibers *f)
 {
-    uint64_t event = UINT64_MAX, step = f->now + f->step_ns, most = f->now + JUMP_STEPS * f->step_ns;
+    uint64_t event = UINT64_MAX;
     for (size_t i = 0; i < f->n_attached; i++) {
         uint64_t next = f->attached[i].next(f->attached[i].arg);
         event = next < event ? next : event;
     }
-    f->now = event == UINT64_MAX || event < step ? step : event < most ? event : most;
-    for (size_t i = 0; i < f->n_attached; i++) {
-        f->attached[i].run(f->attached[i].arg, f->now);
+    return event;
+}
+
+/* Most events of a network are invisible to those who poll, and a turn of everybody costs a hundred times as much as an event. But
+ * one in four is stopped at, so that what the fibers do of their own accord still falls between any two of them. */
+static void advance(uf_fibers *f)
+{
+    uint64_t most = f->now + JUMP_STEPS * f->step_ns;
+    for (;;) {
+        uint64_t event = next_event(f), step = f->now + f->step_ns;
+        bool seen = event == UINT64_MAX;
+        f->now = seen || event < step ? step : event < most ? event : most;
+        for (size_t i = 0; i < f->n_attached; i++) {
+            seen |= f->attached[i].run(f->attached[i].arg, f->now);
+        }
+        if (seen || f->now >= most || next_random(f) % 4 == 0) {
+            return;
+        }
     }
 }
 
@@ -361,17 +376,20 @@ static size_t open_tick(uf_fibers *f)
     return f->waiting;
 }
 
-/* Any fiber that has not returned may be next, also one that had its turn: so one may run far ahead of another, as PEs do. */
+/* Any fiber that has not returned may be next, now and then also one that had its turn: so one may run far ahead of another, as PEs do.
+ * Not always any: waiting for the last one's luck was half of all turns. */
 static size_t choose(uf_fibers *f)
 {
-    size_t running = 0, index = 0;
+    bool again = next_random(f) % 4 == 0;
+    size_t open = 0, index = 0;
     for (size_t i = 0; i < f->n; i++) {
-        running += !f->fibers[i]->returned;
+        open += again ? !f->fibers[i]->returned : !f->fibers[i]->had_turn;
     }
-    // cppcheck-suppress zerodiv ; only called while somebody runs
-    size_t pick = (size_t)(next_random(f) % running);
+    // cppcheck-suppress zerodiv ; only called while somebody owes a turn
+    size_t pick = (size_t)(next_random(f) % open);
     for (;; index++) {
-        if (!f->fibers[index]->returned && pick-- == 0) {
+        bool may = again ? !f->fibers[index]->returned : !f->fibers[index]->had_turn;
+        if (may && pick-- == 0) {
             return index;
         }
     }

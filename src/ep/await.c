@@ -42,13 +42,20 @@ static int late(uf_ep *ep, const uf_ep_await *a)
             snprintf(names + at, sizeof names - at, "%sPE %d", at ? ", " : "", ep->world_pe[pe]);
     }
     return uf_fail(UF_ETIMEDOUT, "PE %d: %s %llu waited %llu ms for %s: %d of %d PEs have delivered, late: %s%s. %s",
-                   ep->world->pe, a->call, (unsigned long long)(a->stats ? ep->combines : ep->step),
-                   (unsigned long long)(ep->world->timeout_ns / 1000000), a->what, here, all, names, named > 8 ? " and more" : "",
-                   detail);
+                   ep->world->pe, a->call, (unsigned long long)a->number, (unsigned long long)(ep->world->timeout_ns / 1000000),
+                   a->what, here, all, names, named > 8 ? " and more" : "", detail);
 }
 
-int uf_ep_wait(uf_ep *ep, const uf_ep_await *a)
+int uf_ep_wait(uf_ep *ep, const uf_ep_await *a, bool block)
 {
+    for (int pe = 0; !block && pe < ep->shape.n_pes; pe++) {
+        if (!counts(ep, a, pe) || arrived(ep, a, pe))
+            continue;
+        /* uf_test lets the engine move things, where no thread of its own does. */
+        int rc = uf_test(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value);
+        if (rc)
+            return rc;
+    }
     uint64_t deadline = uf_world_deadline(ep->world, ep->world->timeout_ns);
     for (int step = 1; step < ep->shape.n_pes; step++) {
         int pe = (ep->me + step) % ep->shape.n_pes;
@@ -76,9 +83,17 @@ int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind,
                              ep->world_pe[pe], UF_WEAK);
 }
 
-/* Tells the PEs whose rows I expect that their place is free, and hears it from those I have rows for. */
-static int exchange_ready(uf_ep *ep, const char *call, int stats, const int32_t *tell, const int32_t *hear)
+/* Who may overwrite what is here, or (to_send) whose memory I will overwrite. */
+static const int32_t *leave_of(const uf_ep *ep, const uf_ep_handle *h, bool combine, bool to_send)
 {
+    if (!combine && h->resized)
+        return ep->everybody;
+    return combine == to_send ? h->rows_from : h->rows_to;
+}
+
+int uf_ep_give_leave(uf_ep *ep, uf_ep_handle *h, bool combine)
+{
+    const int32_t *tell = leave_of(ep, h, combine, false), *hear = leave_of(ep, h, combine, true);
     int rc = UF_OK;
     for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
         int pe = (ep->me + turn) % ep->shape.n_pes;
@@ -86,20 +101,33 @@ static int exchange_ready(uf_ep *ep, const char *call, int stats, const int32_t 
             rc = uf_ep_signal(ep, UF_EP_READY, 1, pe);
         ep->expected_ready[pe] += hear[pe] > 0;
     }
-    if (rc)
-        return rc;
-    return uf_ep_wait(ep, &(uf_ep_await){.call = call,
-                                         .what = "leave to overwrite",
-                                         .kind = UF_EP_READY,
-                                         .expected = ep->expected_ready,
-                                         .rows = hear,
-                                         .stats = stats});
+    return rc;
 }
 
-int uf_ep_wait_ready(uf_ep *ep, uf_ep_handle *h, bool combine)
+int uf_ep_wait_leave(uf_ep *ep, uf_ep_handle *h, bool combine, bool block)
 {
-    return combine ? exchange_ready(ep, "combine", 1, h->rows_to, h->rows_from)
-                   : exchange_ready(ep, "dispatch", 0, h->rows_from, h->rows_to);
+    return uf_ep_wait(ep,
+                      &(uf_ep_await){.call = combine ? "combine" : "dispatch",
+                                     .what = "leave to overwrite",
+                                     .kind = UF_EP_READY,
+                                     .expected = ep->expected_ready,
+                                     .rows = leave_of(ep, h, combine, true),
+                                     .stats = combine,
+                                     .number = combine ? h->combine_id : h->step},
+                      block);
+}
+
+int uf_ep_complete(uf_ep *ep)
+{
+    ep->stage_rows_used = ep->stage_back_used = false;
+    return ep->n_network ? uf_flush(ep->ctx) : UF_OK;
+}
+
+int uf_ep_stage(uf_ep *ep, bool *used)
+{
+    int rc = *used ? uf_ep_complete(ep) : UF_OK;
+    *used = true;
+    return rc;
 }
 
 void uf_ep_count_copy(uf_ep *ep, size_t bytes)
@@ -108,9 +136,15 @@ void uf_ep_count_copy(uf_ep *ep, size_t bytes)
     uf_tally_add(&ep->ctx->tally, UF_BYTES_LOCAL, bytes);
 }
 
+void uf_ep_count_path(uf_ep *ep, int pe, size_t bytes)
+{
+    if (pe != ep->me)
+        *(ep->peer[pe] ? &ep->stats.mapped_bytes : &ep->stats.network_bytes) += bytes;
+}
+
 int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle)
 {
-    if (handle && (handle->ep != ep || !handle->open))
+    if (handle && (handle->ep != ep || handle->state == UF_EP_FREE))
         return uf_fail(UF_EINVAL, "%s on PE %d: argument handle %s", call, ep->world->pe,
                        handle->ep != ep ? "belongs to another uf_ep" : "is not open: it was freed");
     int rc = uf_world_check(ep->world);

@@ -8,115 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_HANDLES = 64, DEFAULT_HANDLES = 2 };
-
-static size_t pad(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-/* ---------------------------------------------------------------- options */
-
-/* What PEs compare; plain numbers, zeroed before use. */
-typedef struct terms {
-    int64_t type, hidden, n_experts, top_k, max_tokens, n_handles, n_pes;
-    int64_t rc;
-    char why[192];
-} terms;
-
-static int check_options(const uf_ep_options *o, int n_pes)
-{
-    if (!o)
-        return uf_fail(UF_EINVAL, "uf_ep_create: argument options is NULL");
-    if (o->size < sizeof *o)
-        return uf_fail(UF_EINVAL, "uf_ep_create: options.size is %zu, but this library's uf_ep_options has %zu bytes", o->size,
-                       sizeof *o);
-    if (o->type != UF_EP_BYTES && o->type != UF_EP_BF16 && o->type != UF_EP_F32)
-        return uf_fail(UF_EINVAL, "uf_ep_create: options.type is %d, not one of UF_EP_BYTES, UF_EP_BF16 and UF_EP_F32",
-                       (int)o->type);
-    size_t element = o->type == UF_EP_BF16 ? 2 : o->type == UF_EP_F32 ? 4 : 1;
-    if (o->hidden == 0 || o->hidden > ((size_t)1 << 30) || o->hidden * element % 16)
-        return uf_fail(
-            UF_EINVAL,
-            "uf_ep_create: options.hidden is %zu elements of %zu bytes: a row is a positive multiple of 16 bytes, and at most "
-            "2^30 elements",
-            o->hidden, element);
-    if (o->max_handles < 0 || o->max_handles > MAX_HANDLES)
-        return uf_fail(UF_EINVAL, "uf_ep_create: options.max_handles is %d: 1 to %d are supported, 0 means %d", o->max_handles,
-                       MAX_HANDLES, DEFAULT_HANDLES);
-    uf_ep_shape shape = {n_pes, o->n_experts, o->top_k, o->max_tokens};
-    return uf_ep_shape_check(&shape);
-}
-
-static uf_ep_layout lay_out(const uf_ep_options *o, int n_pes)
-{
-    size_t pes = (size_t)n_pes, k = (size_t)o->top_k, tokens = (size_t)o->max_tokens;
-    size_t owners = k < pes ? k : pes, handles = (size_t)(o->max_handles ? o->max_handles : DEFAULT_HANDLES);
-    uf_ep_layout l = {.row_bytes = o->hidden * (o->type == UF_EP_BF16 ? 2 : o->type == UF_EP_F32 ? 4 : 1), .lane_bytes = 4 * k};
-    l.note_head = pad(sizeof(uf_ep_note) + 4 * pes);
-    l.note_bytes = pad(l.note_head + tokens * (4 + 8 * k));
-    l.slots = 2 * pes * l.note_bytes;
-    l.back = pad(pes * tokens * l.row_bytes);
-    bool combines = o->type != UF_EP_BYTES;
-    l.tags = l.back + (combines ? pad(owners * tokens * l.row_bytes) : 0);
-    l.slot_bytes = l.tags + (combines ? pes * 128 + pad(owners * tokens * l.lane_bytes) : 0);
-    l.total = l.slots + handles * l.slot_bytes;
-    l.stage_rows = pes * (l.note_head + 64) + pad(owners * tokens * (4 + 8 * k));
-    l.stage_weights = l.stage_rows + pad(owners * tokens * l.row_bytes);
-    l.stage_total = l.stage_weights + pes * 128 + pad(pes * tokens * l.lane_bytes);
-    return l;
-}
-
-size_t uf_ep_bytes(const uf_ep_options *options, int n_pes)
-{
-    return check_options(options, n_pes) ? 0 : lay_out(options, n_pes).total;
-}
-
-/* Compares the options of all PEs of the world, whose memory is collective; a PE whose own are wrong says so to all. */
-static int agree(uf_world *w, const uf_ep_options *o, int n_pes)
-{
-    terms mine = {.n_pes = n_pes};
-    int rc = check_options(o, n_pes);
-    if (rc) {
-        mine.rc = rc;
-        snprintf(mine.why, sizeof mine.why, "%s", uf_error_message());
-    } else {
-        mine.type = o->type, mine.hidden = (int64_t)o->hidden, mine.n_experts = o->n_experts, mine.top_k = o->top_k;
-        mine.max_tokens = o->max_tokens, mine.n_handles = o->max_handles;
-    }
-    terms *all = malloc((size_t)w->n_pes * sizeof *all);
-    if (!all)
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for the options of %d PEs", w->pe, w->n_pes);
-    pthread_mutex_lock(&w->setup);
-    int exchanged = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, all, w->timeout_ns);
-    pthread_mutex_unlock(&w->setup);
-    if (exchanged)
-        rc = exchanged;
-    else if (rc)
-        uf_error_set(rc, mine.why);
-    for (int pe = 0; !rc && pe < w->n_pes; pe++) {
-        const terms *t = &all[pe];
-        const struct {
-            const char *field;
-            int64_t theirs, ours;
-        } f[] = {{"type", t->type, mine.type},
-                 {"hidden", t->hidden, mine.hidden},
-                 {"n_experts", t->n_experts, mine.n_experts},
-                 {"top_k", t->top_k, mine.top_k},
-                 {"max_tokens", t->max_tokens, mine.max_tokens},
-                 {"max_handles", t->n_handles, mine.n_handles},
-                 {"the team's size", t->n_pes, mine.n_pes}};
-        if (t->rc)
-            rc = uf_fail((int)t->rc, "PE %d: %.191s", pe, t->why);
-        for (size_t i = 0; !rc && i < sizeof f / sizeof *f; i++)
-            if (f[i].theirs != f[i].ours)
-                rc = uf_fail(UF_EMISMATCH, "uf_ep_create: %s is %lld on PE %d and %lld on PE %d: it must be the same everywhere",
-                             f[i].field, (long long)f[i].theirs, pe, (long long)f[i].ours, w->pe);
-    }
-    free(all);
-    return rc;
-}
-
 /* ---------------------------------------------------------------- memory */
 
 /* Takes `n` elements from one failure-counting allocator, so that a list of them needs one check. */
@@ -128,56 +19,105 @@ static void *take(int *rc, size_t n, size_t bytes)
     return p;
 }
 
+/* The arrays of a handle, taken and released as one list. */
+typedef struct room {
+    void *at; /* the pointer's place */
+    size_t n, bytes;
+} room;
+enum { N_ROOMS = 25 };
+
+static void list_rooms(const uf_ep *ep, uf_ep_handle *h, room *rooms)
+{
+    const uf_ep_sizes *z = &ep->sizes;
+    size_t pes = (size_t)ep->shape.n_pes, tokens = (size_t)ep->shape.max_tokens, k = (size_t)ep->shape.top_k;
+    size_t owners = tokens * (size_t)z->most_owners, got = pes * tokens, local = (size_t)z->n_local;
+    size_t expanded = ep->options.order == UF_EP_EXPERT_MAJOR ? (size_t)z->most_rows : 0, rows = expanded ? expanded : got;
+    bool own_scales = ep->options.n_scales && (expanded || ep->options.column_scales);
+    const room all[N_ROOMS] = {
+        {&h->counts, pes * pes, 4},
+        {&h->lane_counts, z->lanes_back ? pes * pes : 0, 4},
+        {&h->peer_slot, 10 * pes + 3, 4},
+        {&h->n_owners, tokens, 1},
+        {&h->owner, owners, 2},
+        {&h->place, owners, 4},
+        {&h->experts, tokens * k, 4},
+        {&h->lane_place, tokens * k, 4},
+        {&h->lane_back, z->lanes_back ? tokens * k : 0, 4},
+        {&h->weights, tokens * k, 4},
+        {&h->got_experts, got * k, 4},
+        {&h->got_weights, got * k, 4},
+        {&h->got_pe, got, 4},
+        {&h->got_token, got, 4},
+        {&h->got_lane, got, 4},
+        {&h->expert_rows, local, 4},
+        {&h->expert_first, local + 1, 4},
+        {&h->expert_aligned, local, 4},
+        {&h->token_rows, expanded ? got * k : 0, 4},
+        {&h->row_pe, expanded, 4},
+        {&h->row_token, expanded, 4},
+        {&h->row_lane, expanded, 4},
+        {&h->row_weights, expanded, 4},
+        {&h->own_x, expanded, z->room_bytes},
+        {&h->own_scales, own_scales ? (rows + 4) * (size_t)ep->options.n_scales : 0, 4},
+    };
+    memcpy(rooms, all, sizeof all);
+}
+
 static int handle_init(uf_ep *ep, uf_ep_handle *h, int slot)
 {
     int rc = UF_OK;
-    size_t pes = (size_t)ep->shape.n_pes, tokens = (size_t)ep->shape.max_tokens, k = (size_t)ep->shape.top_k;
-    size_t owners = tokens * (size_t)ep->most_owners, rows = pes * tokens;
+    room rooms[N_ROOMS];
     h->ep = ep;
     h->slot = slot;
-    h->counts = take(&rc, pes * pes, sizeof *h->counts);
-    h->peer_slot = take(&rc, pes * 7, sizeof *h->peer_slot);
-    h->n_owners = take(&rc, tokens, sizeof *h->n_owners);
-    h->owner = take(&rc, owners, sizeof *h->owner);
-    h->place = take(&rc, owners, sizeof *h->place);
-    h->experts = take(&rc, tokens * k, sizeof *h->experts);
-    h->lane_place = take(&rc, tokens * k, sizeof *h->lane_place);
-    h->weights = take(&rc, tokens * k, sizeof *h->weights);
-    h->got_experts = take(&rc, rows * k, sizeof *h->got_experts);
-    h->got_weights = take(&rc, rows * k, sizeof *h->got_weights);
-    h->got_pe = take(&rc, rows, sizeof *h->got_pe);
-    h->got_token = take(&rc, rows, sizeof *h->got_token);
-    h->expert_rows = take(&rc, (size_t)ep->n_local, sizeof *h->expert_rows);
+    list_rooms(ep, h, rooms);
+    for (int i = 0; i < N_ROOMS; i++) {
+        void *p = rooms[i].n ? take(&rc, rooms[i].n, rooms[i].bytes) : NULL;
+        memcpy(rooms[i].at, &p, sizeof p);
+    }
     if (rc)
         return rc;
-    int32_t **by_pe[] = {&h->rows_to, &h->first_to, &h->rows_from, &h->first_from, &h->row_at, &h->back_at};
+    /* first_from has one element more: the sum of all. */
+    int32_t **by_pe[] = {&h->rows_to, &h->first_to, &h->rows_from, &h->row_at,       &h->tag_at,
+                         &h->back_at, &h->lanes_to, &h->back_from, &h->back_first_to};
+    size_t pes = (size_t)ep->shape.n_pes;
     for (size_t i = 0; i < sizeof by_pe / sizeof *by_pe; i++)
         *by_pe[i] = h->peer_slot + (i + 1) * pes;
-    return UF_OK;
+    h->first_from = take(&rc, pes + 1, sizeof *h->first_from);
+    return rc;
 }
 
-static void handle_free(uf_ep_handle *h)
+static void handle_free(const uf_ep *ep, uf_ep_handle *h)
 {
-    void *all[] = {h->counts,  h->peer_slot,   h->n_owners,    h->owner,  h->place,     h->experts,    h->lane_place,
-                   h->weights, h->got_experts, h->got_weights, h->got_pe, h->got_token, h->expert_rows};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    room rooms[N_ROOMS];
+    list_rooms(ep, h, rooms);
+    for (int i = 0; i < N_ROOMS; i++) {
+        void *p;
+        memcpy(&p, rooms[i].at, sizeof p);
+        free(p);
+    }
+    free(h->first_from);
 }
 
 /* What this PE needs of its own. */
 static int take_own(uf_ep *ep)
 {
     int rc = UF_OK;
-    size_t pes = (size_t)ep->shape.n_pes;
+    size_t pes = (size_t)ep->shape.n_pes, handles = (size_t)ep->sizes.n_handles;
     ep->world_pe = take(&rc, pes, sizeof *ep->world_pe);
+    ep->host = take(&rc, pes, sizeof *ep->host);
+    ep->everybody = take(&rc, pes, sizeof *ep->everybody);
     ep->peer = take(&rc, pes, sizeof *ep->peer);
     ep->to = take(&rc, pes, sizeof *ep->to);
-    ep->expected_data = take(&rc, pes, sizeof *ep->expected_data);
+    ep->next_row = take(&rc, (size_t)ep->sizes.n_local, sizeof *ep->next_row);
+    ep->partial = take(&rc, UF_EP_MOST_PARTS, ep->options.rounding == UF_EP_ROUND_PER_HOST ? ep->sizes.back_bytes : 1);
     ep->expected_ready = take(&rc, pes, sizeof *ep->expected_ready);
-    ep->expected_back = take(&rc, pes * (size_t)ep->n_handles, sizeof *ep->expected_back);
-    ep->handles = take(&rc, (size_t)ep->n_handles, sizeof *ep->handles);
-    for (int i = 0; !rc && i < ep->n_handles; i++)
+    ep->expected_data = take(&rc, pes * handles, sizeof *ep->expected_data);
+    ep->expected_back = take(&rc, pes * handles, sizeof *ep->expected_back);
+    ep->handles = take(&rc, handles + UF_EP_MOST_REFUSED, sizeof *ep->handles);
+    for (int i = 0; !rc && i < ep->sizes.n_handles; i++)
         rc = handle_init(ep, &ep->handles[i], i);
+    for (int i = 0; !rc && i < UF_EP_MOST_REFUSED; i++)
+        ep->handles[ep->sizes.n_handles + i] = (uf_ep_handle){.ep = ep, .slot = -1};
     return rc;
 }
 
@@ -188,6 +128,7 @@ static int find_peers(uf_ep *ep, uf_team *team)
         ep->world_pe[pe] = team->pes[pe];
         ep->peer[pe] = pe == ep->me ? ep->base : uf_ptr(ep->world, ep->base, ep->world_pe[pe]);
         ep->n_network += !ep->peer[pe];
+        ep->everybody[pe] = 1;
     }
     int rc = UF_OK;
     if (ep->n_network && posix_memalign((void **)&ep->stage, 4096, ep->layout.stage_total))
@@ -196,31 +137,13 @@ static int find_peers(uf_ep *ep, uf_team *team)
     return rc;
 }
 
-/* Whether all PEs have what they need: nobody may dispatch to one that has not. */
-static int confirm(uf_world *w, int rc)
-{
-    terms mine = {.rc = rc};
-    if (rc)
-        snprintf(mine.why, sizeof mine.why, "%s", uf_error_message());
-    terms *all = malloc((size_t)w->n_pes * sizeof *all);
-    if (!all)
-        return uf_fail(UF_ENOMEM, "PE %d: no memory for the answers of %d PEs", w->pe, w->n_pes);
-    pthread_mutex_lock(&w->setup);
-    int exchanged = uf_bootstrap_allgather(w->bootstrap, &mine, sizeof mine, all, w->timeout_ns);
-    pthread_mutex_unlock(&w->setup);
-    for (int pe = 0; !exchanged && pe < w->n_pes; pe++)
-        if (all[pe].rc)
-            exchanged = uf_fail((int)all[pe].rc, "PE %d: %.191s", pe, all[pe].why);
-    free(all);
-    return exchanged;
-}
-
 static void release_own(uf_ep *ep)
 {
-    for (int i = 0; ep->handles && i < ep->n_handles; i++)
-        handle_free(&ep->handles[i]);
-    void *all[] = {ep->world_pe, ep->peer,  ep->to, ep->expected_data, ep->expected_ready, ep->expected_back,
-                   ep->handles,  ep->stage, ep};
+    for (int i = 0; ep->handles && i < ep->sizes.n_handles; i++)
+        handle_free(ep, &ep->handles[i]);
+    void *all[] = {
+        ep->everybody,     ep->world_pe,      ep->host,    ep->peer,  ep->to, ep->next_row, ep->partial, ep->expected_ready,
+        ep->expected_data, ep->expected_back, ep->handles, ep->stage, ep};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -232,30 +155,30 @@ int uf_ep_create(uf_team *team, const uf_ep_options *options, uf_ep **out)
     if (!team || !out)
         return uf_fail(UF_EINVAL, "uf_ep_create: argument %s is NULL", !team ? "team" : "ep");
     uf_world *w = team->world;
-    int n_pes = uf_team_n_pes(team), rc = agree(w, options, n_pes);
+    int n_pes = uf_team_n_pes(team), rc = uf_ep_agree(w, options, n_pes);
     if (rc)
         return rc;
     uf_ep *ep = calloc(1, sizeof *ep);
     if (!ep)
-        return confirm(w, uf_fail(UF_ENOMEM, "uf_ep_create: no memory for %zu bytes", sizeof *ep));
+        return uf_ep_confirm(w, uf_fail(UF_ENOMEM, "uf_ep_create: no memory for %zu bytes", sizeof *ep));
     ep->world = w;
-    ep->type = options->type;
-    ep->layout = lay_out(options, n_pes);
+    ep->options = *options;
+    uf_ep_sizes_of(options, n_pes, &ep->sizes);
+    uf_ep_lay_out(options, n_pes, &ep->layout);
     ep->shape = (uf_ep_shape){n_pes, options->n_experts, options->top_k, options->max_tokens};
     ep->me = uf_team_pe(team);
-    ep->n_handles = options->max_handles ? options->max_handles : DEFAULT_HANDLES;
-    ep->n_local = options->n_experts / n_pes;
-    ep->most_owners = options->top_k < n_pes ? options->top_k : n_pes;
     ep->stats = (uf_ep_stats){.size = sizeof ep->stats, .late_pe = {-1, -1}};
     /* Everything collective is called by all PEs or by none: what fails on one PE alone is told to the others first. */
-    rc = confirm(w, take_own(ep));
+    rc = uf_ep_confirm(w, take_own(ep));
     if (!rc)
         rc = uf_malloc(w, ep->layout.total, 0, (void **)&ep->base);
     if (!rc)
-        rc = uf_signal_alloc(w, (size_t)(UF_EP_BACK + ep->n_handles) * (size_t)n_pes, UF_SIGNAL_DEFAULT, &ep->words);
+        rc = uf_signal_alloc(w, (size_t)(UF_EP_SLOTS + 2 * ep->sizes.n_handles) * (size_t)n_pes, UF_SIGNAL_DEFAULT, &ep->words);
+    if (!rc && options->rounding == UF_EP_ROUND_PER_HOST)
+        rc = uf_ep_find_hosts(team, options->node_size, ep->host);
     if (!rc) {
         rc = find_peers(ep, team);
-        rc = confirm(w, rc ? rc : uf_ctx_create(w, NULL, &ep->ctx));
+        rc = uf_ep_confirm(w, rc ? rc : uf_ctx_create(w, NULL, &ep->ctx));
     }
     if (!rc) {
         *out = ep;
@@ -286,10 +209,11 @@ int uf_ep_handle_free(uf_ep_handle *handle)
 {
     if (!handle)
         return UF_OK;
-    if (!handle->open)
-        return uf_fail(UF_EINVAL, "uf_ep_handle_free on PE %d: the handle is not open: it was freed before",
-                       handle->ep->world->pe);
-    handle->open = false;
+    if (handle->state != UF_EP_OPEN)
+        return uf_fail(UF_EINVAL, "uf_ep_handle_free on PE %d: the handle %s", handle->ep->world->pe,
+                       handle->state == UF_EP_FREE ? "is not open: it was freed before"
+                                                   : "has something started on it: finish that first");
+    handle->state = UF_EP_FREE;
     return UF_OK;
 }
 

@@ -70,7 +70,12 @@ int uf_ep_fault_fail(const uf_ep_shape *shape, int pe, const uf_ep_fault *fault)
                        fault->token, fault->lane, fault->value);
     case UF_EP_FAULT_NULL:
         return uf_fail(UF_EINVAL, "PE %d: %s is NULL, but there are %d tokens to dispatch", pe,
-                       fault->lane == 0 ? "x" : "experts", fault->value);
+                       fault->lane == 0   ? "x"
+                       : fault->lane == 1 ? "experts"
+                                          : "scales",
+                       fault->value);
+    case UF_EP_FAULT_GRADIENTS:
+        return uf_fail(UF_EINVAL, "PE %d: send.gradients needs the handle of an earlier dispatch", pe);
     case UF_EP_FAULT_HANDLES:
         return uf_fail(UF_EAGAIN, "PE %d has all %d handles open: free one with uf_ep_handle_free or raise max_handles", pe,
                        fault->value);
@@ -168,4 +173,50 @@ int uf_ep_plan_owners(const uf_ep_shape *shape, const int32_t *e, int *owners, i
         owners[b] = o, lane[b] = l;
     }
     return n;
+}
+
+void uf_ep_plan_lanes(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *lanes, int32_t *place)
+{
+    for (int d = 0; d < shape->n_pes; d++)
+        lanes[d] = 0;
+    for (size_t l = 0; l < (size_t)n_tokens * (size_t)shape->top_k; l++)
+        place[l] = experts[l] < 0 ? -1 : lanes[owner_of(shape, experts[l])]++;
+}
+
+void uf_ep_plan_experts(int n_local, int alignment, const int32_t *rows, int32_t *aligned, int32_t *first)
+{
+    int32_t sum = 0;
+    for (int l = 0; l < n_local; l++) {
+        aligned[l] = (rows[l] + alignment - 1) / alignment * alignment;
+        first[l] = sum;
+        sum += aligned[l];
+    }
+    first[n_local] = sum;
+}
+
+void uf_ep_plan_expand(int n_local, int top_k, const int32_t *experts, int n, const int32_t *first, int32_t *next, int32_t *row)
+{
+    for (int l = 0; l < n_local; l++)
+        next[l] = first[l];
+    for (size_t l = 0; l < (size_t)n * (size_t)top_k; l++)
+        row[l] = experts[l] < 0 ? -1 : next[experts[l]]++;
+}
+
+int uf_ep_plan_groups(const int32_t *group, const int *pes, int n, int32_t *order)
+{
+    /* From the last PE down, as the owners of a token are found. */
+    int found = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        int k = 0;
+        while (k < found && order[k] != group[pes[i]])
+            k++;
+        if (k == found)
+            order[found++] = group[pes[i]];
+    }
+    for (int a = 0, b = found - 1; a < b; a++, b--) {
+        int32_t g = order[a];
+        order[a] = order[b];
+        order[b] = g;
+    }
+    return found;
 }

@@ -15,11 +15,12 @@ typedef struct uf_ep_shape {
 /* What is wrong with a PE's arguments: plain data, because it travels to all PEs so that all refuse alike. */
 typedef enum uf_ep_fault_kind {
     UF_EP_FAULT_NONE = 0,
-    UF_EP_FAULT_TOKENS = 1,  /* value: the number of tokens */
-    UF_EP_FAULT_RANGE = 2,   /* value: the expert number */
-    UF_EP_FAULT_TWICE = 3,   /* value: the expert number; lane is the second one */
-    UF_EP_FAULT_NULL = 4,    /* value: the number of tokens; lane 0: x, 1: experts */
-    UF_EP_FAULT_HANDLES = 5, /* value: handles open. UF_EAGAIN */
+    UF_EP_FAULT_TOKENS = 1,    /* value: the number of tokens */
+    UF_EP_FAULT_RANGE = 2,     /* value: the expert number */
+    UF_EP_FAULT_TWICE = 3,     /* value: the expert number; lane is the second one */
+    UF_EP_FAULT_NULL = 4,      /* value: the number of tokens; lane 0: x, 1: experts, 2: scales */
+    UF_EP_FAULT_HANDLES = 5,   /* value: handles open. UF_EAGAIN */
+    UF_EP_FAULT_GRADIENTS = 6, /* of a new dispatch */
 } uf_ep_fault_kind;
 
 typedef struct uf_ep_fault {
@@ -50,5 +51,18 @@ int32_t uf_ep_plan_row(const uf_ep_shape *shape, const int32_t *counts, int s, i
 /* The order of reduction of a token: its distinct owners by increasing highest lane. Returns their number (at most min(top_k, n_pes), the
  * room that both arrays need); owners[k], and lane[k] the highest lane of that owner. */
 int uf_ep_plan_owners(const uf_ep_shape *shape, const int32_t *token_experts, int *owners, int *lane);
+
+/* The rows of UF_EP_EXPERT_MAJOR. From rows[l] lanes of each local expert: aligned[l] = rows[l] rounded up to a multiple of `alignment`,
+ * first[l] the sum of those before, first[n_local] of all. */
+void uf_ep_plan_experts(int n_local, int alignment, const int32_t *rows, int32_t *aligned, int32_t *first);
+/* row[t * top_k + j] of n tokens by their local experts: the row of each lane, -1 for lanes of others. Within an expert in the order of
+ * tokens. `next` [n_local] is scratch. */
+void uf_ep_plan_expand(int n_local, int top_k, const int32_t *experts, int n, const int32_t *first, int32_t *next, int32_t *row);
+/* For each token and lane: place[i * top_k + j] = index among all my lanes to the owner of that lane, -1 for empty lanes; lanes[d] = their
+ * number. As uf_ep_plan_slots, but each lane by itself. */
+void uf_ep_plan_lanes(const uf_ep_shape *shape, const int32_t *experts, int n_tokens, int32_t *lanes, int32_t *place);
+/* The order in which the groups of a list of PEs are added: by their last member. group[pe] is the group of a PE; order[g] of the list's
+ * groups, at most 32. Returns their number. */
+int uf_ep_plan_groups(const int32_t *group, const int *pes, int n, int32_t *order);
 
 #endif

@@ -1,17 +1,21 @@
-/* private.h - what the files of this room share: the state of an uf_ep, where everything lies in symmetric memory, and the waits.
+/* private.h - what the files of src/ep share: the symmetric layout, the words, the handle and the steps of a call.
  *
- * ep.c creates and ends it, dispatch.c and combine.c are the two directions, await.c the waits and their stories. The protocol needs
- * no fence and no reset; these are all its words, each written by one peer only, and each only ever added to:
- *   notes[2]  one per step parity. The sender's counts and the description of its rows are here, AND its receive slot for this step is free.
- *   data      the sender's rows of the current dispatch are here.
+ * options.c agrees on the options and divides memory, ep.c creates and ends, dispatch.c and combine.c are the two directions, expand.c makes
+ * the received arrays, call.c the public calls as steps of a started operation, await.c the waits and their stories. The
+ * protocol needs no fence and no reset; these are all its words, each written by one peer only, and each only ever added to:
+ *   notes[4]  one per step modulo 4. The sender's counts and the description of its rows are here, AND its receive slot is free.
  *   ready     for repeats without an exchange of counts: "what you are about to overwrite here has been read".
- *   back[H]   one per receive slot: the sender's rows of a combine are here (2 for each combine; one message adds 2, two add 1 each).
+ *   data[H]   one per receive slot: the sender's rows of the current dispatch are here (2 each; one message adds 2, two add 1 each).
+ *   back[H]   one per receive slot: the sender's rows of a combine are here, counted alike.
  * Why no write can hit what is still in use:
- *   - Notes of step n+2 lie where those of step n lay. A PE sends them after its step n+1, which needed everybody's notes n+1, which each PE
- *     sends after its own step n, having read all notes n. So two parities are enough, and a word of each.
+ *   - Notes of step n+4 lie where those of step n lay. At most two steps have unread notes at a PE, so its notes of step n+2 say that it has
+ *     read all notes n. A PE sends notes n+4 after it has read everybody's n+2. So four places are enough, and a word of each.
  *   - Rows of a dispatch go to the receiver's slot after the receiver's notes of this step, sent when that slot was free.
  *   - Rows of a combine go to the source's slot after the source's notes of that dispatch, sent when that slot was free, so its earlier
  *     combines are over. A second combine of one dispatch, and a cached dispatch, wait for `ready`.
+ *   - Gradients may be larger than the rows before them, so that a PE's rows lie where another's lay. Then everybody completes its puts and
+ *     gives leave to all, and waits for the leave of all.
+ *   - `ready` counts calls, which come in the same order everywhere: a word that has reached n says that n calls were made.
  *   - A network may place the same bytes once more until the sender's own completion. Each PE completes its earlier puts (uf_flush)
  *     before it sends notes, and nobody writes to a slot's new use before everybody's notes are there.
  * Calls are collective and come in the same order on all PEs of the team; one call at a time per uf_ep. */
@@ -23,7 +27,7 @@
 #include "world/team.h"
 #include <stdbool.h>
 
-/* The head of a note; counts[n_pes] follow, then (from note_head bytes on) tokens[n], experts[n][top_k] and weights[n][top_k] of the
+/* The head of a note; counts[n_pes] follow (and with lanes_back lanes[n_pes]), then (from note_head bytes on) tokens[n], experts[n][top_k] and weights[n][top_k] of the
  * n rows that go to the reader. */
 typedef struct uf_ep_note {
     uint64_t step;
@@ -40,69 +44,130 @@ typedef struct uf_ep_tag {
 } uf_ep_tag;
 _Static_assert(sizeof(uf_ep_tag) == 64, "a tag is one cache line");
 
+/* What follows from the options. */
+typedef struct uf_ep_sizes {
+    int n_handles, n_local, alignment, most_owners;
+    bool lanes_back;              /* a row per lane comes back, not one per PE */
+    int most_parts;               /* rows that come back for a token, at most */
+    int wire_scales;              /* per row, a checksum included */
+    size_t row_bytes, back_bytes; /* a row of a dispatch, of a combine */
+    size_t room_bytes;            /* the larger of both: gradients are dispatched as rows of combines */
+    size_t lane_bytes, tag_bytes; /* of a row's weights; of its weights and checksums */
+    int64_t most_rows;            /* received at most, padding included */
+} uf_ep_sizes;
+
 /* Offsets in the symmetric block; the same on all PEs. */
 typedef struct uf_ep_layout {
-    size_t row_bytes, note_head, note_bytes, lane_bytes; /* lane_bytes: of a row's weights */
-    size_t notes;                                        /* [2][n_pes] notes */
-    size_t slots, slot_bytes;                            /* [n_handles] slots, each: */
-    size_t back, tags;                                   /*   x at 0, then the rows of combines, then tags and weights */
+    size_t note_head, note_bytes;
+    size_t slots, slot_bytes;  /* after the notes: slots, each: */
+    size_t scales, back, tags; /*   x at 0, then these */
     size_t total;
-    size_t stage_notes, stage_rows, stage_weights, stage_total; /* in ordinary memory, only with network peers */
+    size_t stage_rows, stage_scales, stage_tags, stage_back, stage_total; /* in ordinary memory, notes at 0 */
 } uf_ep_layout;
+
+/* Where a handle stands. The order of calls is the same on all PEs, so is the state between two calls. */
+typedef enum uf_ep_state {
+    UF_EP_FREE = 0,
+    UF_EP_COUNTS,     /* a dispatch: notes are sent, those of others not yet read */
+    UF_EP_REFUSED,    /* a dispatch that some PE refused; its finish says so */
+    UF_EP_LEAVE,      /* a cached dispatch: waits until it may overwrite */
+    UF_EP_ROWS,       /* a dispatch: rows are sent, those of others awaited */
+    UF_EP_OPEN,       /* nothing started */
+    UF_EP_BACK_LEAVE, /* a repeated combine: waits until it may overwrite */
+    UF_EP_BACK_ROWS,  /* a combine: rows are sent, those of others awaited */
+} uf_ep_state;
+
+enum { UF_EP_NOTES_KEPT = 4, UF_EP_MOST_COUNTING = 2, UF_EP_MOST_REFUSED = 8, UF_EP_MOST_PARTS = 32 };
 
 struct uf_ep_handle {
     uf_ep *ep;
-    int slot;
-    bool open;
-    uint64_t combines; /* since the last (cached) dispatch */
-    int n_tokens, n_rows;
-    int32_t *counts;                 /* [n_pes][n_pes] rows from s to d */
+    int slot; /* -1: only carries a refusal to its finish */
+    uf_ep_state state;
+    uf_ep_fault fault; /* UF_EP_REFUSED: what, and whose */
+    int fault_pe;
+    uint64_t step;       /* of the dispatch */
+    uint64_t repeats;    /* combines since the last (cached) dispatch */
+    size_t row_bytes;    /* of the rows in the slots */
+    bool resized;        /* a cached dispatch whose rows are larger or smaller: places of different PEs overlap */
+    uint64_t combine_id; /* of the combine under way */
+    uf_ep_send send;     /* the caller's, while started */
+    uf_ep_back give;
+    int n_tokens, n_got;             /* sent, received */
+    int n_rows;                      /* received, in the order asked for */
+    int32_t *counts, *lane_counts;   /* [n_pes][n_pes] rows, and with lanes_back lanes, from s to d */
     int32_t *peer_slot;              /* [n_pes] */
-    int32_t *rows_to, *first_to;     /* [n_pes] my rows to d, and where those of d come back: prefix over d */
-    int32_t *rows_from, *first_from; /* [n_pes] */
-    int32_t *row_at, *back_at;       /* [n_pes] my first row in d's x; my first row in s's space for combines */
+    int32_t *rows_to, *first_to;     /* [n_pes] my rows to d: prefix over d */
+    int32_t *rows_from, *first_from; /* [n_pes + 1] */
+    int32_t *row_at, *tag_at;        /* [n_pes] my first row in d's x; my first row in s's tags */
+    /* Rows of a combine, which are those of the dispatch or, with lanes_back, one per lane. */
+    int32_t *back_to, *back_first_to; /* [n_pes] what d sends me, and where it lies here */
+    int32_t *back_from, *back_at;     /* [n_pes] what I send s, and where it lies there */
+    int32_t *lanes_to;                /* [n_pes] with lanes_back: memory of back_to */
     /* Per token: its owners in order of reduction, and its place among my rows to each. */
-    uint8_t *n_owners;             /* [max_tokens] */
-    int16_t *owner;                /* [max_tokens][most_owners] */
-    int32_t *place;                /* [max_tokens][most_owners] */
-    int32_t *experts, *lane_place; /* [max_tokens][top_k] */
-    float *weights;                /* [max_tokens][top_k] */
-    /* Received. */
-    int32_t *got_experts, *got_pe, *got_token, *expert_rows;
+    uint8_t *n_owners;                         /* [max_tokens] */
+    int16_t *owner;                            /* [max_tokens][most_owners] */
+    int32_t *place;                            /* [max_tokens][most_owners] */
+    int32_t *experts, *lane_place, *lane_back; /* [max_tokens][top_k] */
+    float *weights;                            /* [max_tokens][top_k] */
+    /* Received: one per token first, then as the order asks. */
+    int32_t *got_experts, *got_pe, *got_token, *got_lane, *expert_rows, *expert_first, *expert_aligned;
     float *got_weights;
+    int32_t *token_rows, *row_pe, *row_token, *row_lane; /* expert-major */
+    float *row_weights;
+    unsigned char *x, *scales; /* where the caller finds them; own memory if own_x, own_scales */
+    unsigned char *own_x, *own_scales;
 };
 
 struct uf_ep {
     uf_world *world;
     uf_ctx *ctx;
     uf_ep_shape shape;
-    uf_ep_type type;
+    uf_ep_options options;
+    uf_ep_sizes sizes;
     uf_ep_layout layout;
-    int me, n_handles, n_local, most_owners, n_network;
+    int me, n_network;
     int broken;                                               /* the first error after which the PEs may be out of step */
     uint64_t step, combines;                                  /* dispatches that exchanged notes; combines */
     int *world_pe;                                            /* [n_pes] */
+    int32_t *host;                                            /* [n_pes] UF_EP_ROUND_PER_HOST: a number per host */
+    int32_t *everybody;                                       /* [n_pes] ones: whom all must hear from */
     unsigned char *base;                                      /* the symmetric block here */
     unsigned char **peer;                                     /* [n_pes] the same of a mapped peer, or NULL */
-    unsigned char *stage;                                     /* for what goes over a network, or NULL */
+    unsigned char *stage;                                     /* for what cannot be sent from where it is, or NULL */
+    bool stage_rows_used, stage_back_used;                    /* since the last flush */
     uint64_t *words;                                          /* see uf_ep_word */
-    uint64_t *expected_data, *expected_ready, *expected_back; /* [n_pes], [n_pes], [n_handles][n_pes] */
+    uint64_t *expected_ready, *expected_data, *expected_back; /* [n_pes], [n_handles][n_pes] twice */
     unsigned char **to;                                       /* [n_pes] scratch: where rows to d are written */
-    uf_ep_handle *handles;                                    /* [n_handles] */
+    int32_t *next_row;                                        /* [n_local] scratch */
+    unsigned char *partial;                                   /* [most_parts] rows: sums of hosts */
+    uf_ep_handle *handles;                                    /* [n_handles], then UF_EP_MOST_REFUSED that only carry refusals */
+    uf_ep_handle *counting[UF_EP_MOST_COUNTING];              /* in order of their starts */
+    int n_counting;
     uf_ep_stats stats;
 };
 
-typedef enum uf_ep_word_kind { UF_EP_NOTES = 0, UF_EP_DATA = 2, UF_EP_READY = 3, UF_EP_BACK = 4 } uf_ep_word_kind;
+typedef enum uf_ep_word_kind { UF_EP_NOTES = 0, UF_EP_READY = UF_EP_NOTES_KEPT, UF_EP_SLOTS } uf_ep_word_kind;
 
-/* The word of peer `from` (team number): kinds are UF_EP_NOTES + parity, UF_EP_DATA, UF_EP_READY, UF_EP_BACK + slot. */
+/* The kinds of words of a receive slot. */
+static inline int uf_ep_data_kind(int slot)
+{
+    return UF_EP_SLOTS + 2 * slot;
+}
+
+static inline int uf_ep_back_kind(int slot)
+{
+    return UF_EP_SLOTS + 2 * slot + 1;
+}
+
+/* The word of peer `from` (team number). */
 static inline uint64_t *uf_ep_word(const uf_ep *ep, int kind, int from)
 {
     return ep->words + (size_t)kind * (size_t)ep->shape.n_pes + (size_t)from;
 }
 
-static inline size_t uf_ep_note_at(const uf_ep *ep, int parity, int from)
+static inline size_t uf_ep_note_at(const uf_ep *ep, int place, int from)
 {
-    return ep->layout.notes + ((size_t)parity * (size_t)ep->shape.n_pes + (size_t)from) * ep->layout.note_bytes;
+    return ((size_t)place * (size_t)ep->shape.n_pes + (size_t)from) * ep->layout.note_bytes;
 }
 
 static inline size_t uf_ep_slot_at(const uf_ep *ep, int slot)
@@ -110,11 +175,17 @@ static inline size_t uf_ep_slot_at(const uf_ep *ep, int slot)
     return ep->layout.slots + (size_t)slot * ep->layout.slot_bytes;
 }
 
-/* Where the tag and the weights of a sender are, given the rows of the senders before it: each has its own cache lines. */
+/* Where the tag, weights and checksums of a sender are, given the rows of the senders before it: each has its own cache lines. */
 static inline size_t uf_ep_tag_at(const uf_ep *ep, int slot, int from, int32_t rows_before)
 {
     return uf_ep_slot_at(ep, slot) + ep->layout.tags + (size_t)from * 128 +
-           ((size_t)rows_before * ep->layout.lane_bytes + 63) / 64 * 64;
+           ((size_t)rows_before * ep->sizes.tag_bytes + 63) / 64 * 64;
+}
+
+/* The bytes of the rows that a dispatch or its gradients carry, and of their scales. */
+static inline size_t uf_ep_send_bytes(const uf_ep *ep, const uf_ep_handle *h)
+{
+    return h->send.gradients ? ep->sizes.back_bytes : ep->sizes.row_bytes;
 }
 
 /* A note's arrays of n rows. */
@@ -152,24 +223,57 @@ typedef struct uf_ep_await {
     uint64_t value;
     const int32_t *rows; /* [n_pes] sources with 0 rows are not waited for; NULL: all others are */
     int stats;           /* 0 dispatch, 1 combine */
+    uint64_t number;     /* of the call, for the story */
 } uf_ep_await;
-/* UF_ETIMEDOUT names call, phase, late PEs and progress; other errors are the world's. */
-int uf_ep_wait(uf_ep *ep, const uf_ep_await *await);
+/* UF_ETIMEDOUT names call, phase, late PEs and progress; other errors are the world's. `block` false: UF_EAGAIN if something is missing. */
+int uf_ep_wait(uf_ep *ep, const uf_ep_await *await, bool block);
 
-/* Before rows are sent without an exchange of notes: tells those who will send to me that their place here is free, and waits to
- * hear it from those I will send to. */
-int uf_ep_wait_ready(uf_ep *ep, uf_ep_handle *handle, bool combine);
+/* For rows that are sent without an exchange of notes: says to those who will send to me that their place here is free; then, whether those I
+ * will send to have said so. */
+int uf_ep_give_leave(uf_ep *ep, uf_ep_handle *handle, bool combine);
+int uf_ep_wait_leave(uf_ep *ep, uf_ep_handle *handle, bool combine, bool block);
 
 /* ADD `value` to my word of `kind` on team PE `pe`. */
 int uf_ep_signal(uf_ep *ep, int kind, uint64_t value, int pe);
 /* Puts `bytes` from `src` (staged, or the caller's) to `offset` of pe's symmetric block and adds `value` to my word. Network peers only. */
 int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind, uint64_t value, int pe);
+/* Completes my puts: no network places their bytes again, and what was staged or given for them may change. */
+int uf_ep_complete(uf_ep *ep);
+/* Makes a part of the staging memory free again; *used is set: the caller is about to fill it. */
+int uf_ep_stage(uf_ep *ep, bool *used);
 /* Tells the world's counters of one block that was copied to a mapped peer. */
 void uf_ep_count_copy(uf_ep *ep, size_t bytes);
+/* Counts bytes of rows to team PE `pe` by the path that they took. */
+void uf_ep_count_path(uf_ep *ep, int pe, size_t bytes);
 /* UF_OK, or why this uf_ep (and this handle of it, if not NULL) can't be used. */
 int uf_ep_check(uf_ep *ep, const char *call, const uf_ep_handle *handle);
 /* Notes that PEs may now be out of step; returns rc. */
 int uf_ep_break(uf_ep *ep, int rc);
-void uf_ep_fill_received(const uf_ep_handle *handle, uf_ep_received *received);
+
+/* options.c. Agreement and confirmation are collective over the world; all PEs get the same answer. */
+int uf_ep_agree(uf_world *w, const uf_ep_options *options, int n_pes);
+int uf_ep_confirm(uf_world *w, int rc);
+/* host[pe] of the team: equal for PEs of one host. Collective over the world. */
+int uf_ep_find_hosts(uf_team *team, int node_size, int32_t *host);
+void uf_ep_sizes_of(const uf_ep_options *options, int n_pes, uf_ep_sizes *sizes);
+void uf_ep_lay_out(const uf_ep_options *options, int n_pes, uf_ep_layout *layout);
+
+/* dispatch.c: the steps of a dispatch. */
+void uf_ep_dispatch_plan(uf_ep *ep, uf_ep_handle *h);
+int uf_ep_notes_send(uf_ep *ep, const uf_ep_handle *h, const uf_ep_fault *fault);
+int uf_ep_notes_read(uf_ep *ep, uf_ep_handle *h, bool block);
+int uf_ep_rows_send(uf_ep *ep, uf_ep_handle *h);
+int uf_ep_rows_wait(uf_ep *ep, uf_ep_handle *h, bool block);
+
+/* expand.c: what the caller sees of what came. */
+int uf_ep_receive(uf_ep *ep, uf_ep_handle *h);
+void uf_ep_received_fill(const uf_ep_handle *h, uf_ep_received *received);
+/* The checksum of a row and its scales. */
+uint64_t uf_ep_checksum(const void *row, size_t bytes, const void *scales, size_t n_scales);
+
+/* combine.c: the steps of a combine. */
+int uf_ep_back_send(uf_ep *ep, uf_ep_handle *h);
+int uf_ep_back_wait(uf_ep *ep, uf_ep_handle *h, bool block);
+int uf_ep_back_reduce(uf_ep *ep, const uf_ep_handle *h);
 
 #endif

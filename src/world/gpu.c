@@ -189,6 +189,7 @@ static int map_one(uf_world *w, struct uf_gpu *g, int pe, const offer *o, const 
     if (rc && !g->proven && rc != UF_ENOMEM) {
         char why[sizeof p->reason];
         snprintf(why, sizeof why, "its memory could not be mapped: %.150s", uf_error_message());
+        uf_log(UF_LOG_WARN, w->pe, "GPU memory of PE %d is not near, though it should be: %s", pe, uf_error_message());
         not_near(g, pe, why);
         rc = UF_OK;
     }
@@ -350,7 +351,11 @@ int uf_gpu_free_block(uf_world *w, void *ptr)
     if (!uf_heap_block(g->heap, offset, &start, &bytes) || start != offset || ptr == g->words)
         return uf_fail(UF_EINVAL, "uf_free: argument ptr is not the start of a live allocation of this world's GPU heap");
     int rc = uf_memory_agree(w, "uf_free CUDA", offset, 0, UF_OK);
-    return rc ? rc : uf_heap_free(g->heap, offset);
+    if (rc)
+        return rc;
+    if (g->writer)
+        uf_cuda_words_forget(g->writer, ptr, bytes);
+    return uf_heap_free(g->heap, offset);
 }
 
 /* ---------------------------------------------------------------- the host heap, seen by GPUs */
@@ -428,6 +433,7 @@ typedef struct hello {
     uf_cuda_facts facts;
     uf_local_pass_name pass;
     int64_t heap_size, heap_max;
+    char way[16];
     uint64_t house; /* of the first PE of a process: for the others of it */
 } hello;
 
@@ -466,6 +472,10 @@ static int compare(const uf_world *w, int pe, const hello *a, const hello *b)
         if (numbers[i].a != numbers[i].b)
             return uf_fail(UF_EMISMATCH, "PE %d has %s=%lld, PE %d has %lld: it must be the same on all PEs of a world", pe,
                            numbers[i].name, (long long)numbers[i].a, w->pe, (long long)numbers[i].b);
+    if (strncmp(a->way, b->way, sizeof a->way))
+        return uf_fail(UF_EMISMATCH,
+                       "PE %d has UNFENCE_GPU_WAY=%.16s, PE %d has %.16s: it must be the same on all PEs of a world", pe, a->way,
+                       w->pe, b->way);
     return UF_OK;
 }
 
@@ -490,6 +500,7 @@ static int meet(uf_world *w, struct uf_gpu *g)
     mine.pass = *uf_local_pass_name_of(g->pass);
     mine.heap_size = w->settings.number[UF_SET_CUDA_HEAP_SIZE];
     mine.heap_max = w->settings.number[UF_SET_CUDA_HEAP_MAX];
+    snprintf(mine.way, sizeof mine.way, "%s", w->settings.text[UF_SET_GPU_WAY]);
     if (first == w->pe)
         g->house = uf_gpu_house_create(members);
     mine.house = (uint64_t)(uintptr_t)g->house;
@@ -532,8 +543,9 @@ static void log_near(uf_world *w, const struct uf_gpu *g)
     int near = 0;
     for (int pe = 0; pe < w->n_pes; pe++)
         near += g->peers[pe].near && pe != w->pe;
-    uf_log(UF_LOG_INFO, w->pe, "GPU %d (%s, %s): %d of %d peers near, host heap %s", f->ordinal, f->name, f->bus, near,
-           w->n_pes - 1, g->host_bytes ? "visible to it" : "not visible to it");
+    uf_log(UF_LOG_INFO, w->pe, "GPU %d (%s, %s): %d of %d peers near, host heap %s, signal words stored by %s", f->ordinal,
+           f->name, f->bus, near, w->n_pes - 1, g->host_bytes ? "visible to it" : "not visible to it",
+           g->writer ? uf_cuda_writer_text(g->writer) : "nothing");
     for (int pe = 0; pe < w->n_pes; pe++)
         if (!g->peers[pe].near)
             uf_log(UF_LOG_INFO, w->pe, "GPU memory of PE %d is not near: %s", pe, g->peers[pe].reason);
@@ -542,8 +554,10 @@ static void log_near(uf_world *w, const struct uf_gpu *g)
 static void free_gpu(uf_world *w, struct uf_gpu *g)
 {
     uf_gpu_waits_destroy(g);
+    uf_cuda_writer_close(g->writer); /* while what it has mapped exists */
     if (g->device) {
         uf_gpu_hide(g);
+        uf_gpu_far_free(g);
         unregister_host(w, g);
         for (int pe = 0; g->peers && pe < w->n_pes; pe++)
             if (pe != w->pe)
@@ -570,6 +584,13 @@ static void drop_segments(uf_world *w)
     }
 }
 
+/* Without a writer only near peers can signal into GPU memory, which is enough for many: no error. */
+static void open_writer(const uf_world *w, struct uf_gpu *g)
+{
+    if (uf_cuda_writer_open(g->device, &w->settings, g->words, &g->writer))
+        uf_log(UF_LOG_WARN, w->pe, "%s", uf_error_message());
+}
+
 /* Each line is a step that all PEs take together: its outcome is agreed on before the next. */
 static int open_all(uf_world *w, struct uf_gpu *g)
 {
@@ -580,10 +601,15 @@ static int open_all(uf_world *w, struct uf_gpu *g)
         rc = uf_memory_agree(w, "GPU address space", 0, 0, reserve(w, g));
     if (!rc)
         rc = take(w, g, uf_gpu_words_bytes(w), UF_HEAP_ALIGN, &g->words);
+    if (!rc)
+        rc = uf_gpu_far_words(w, g);
     if (rc)
         return rc;
     register_host(w, g);
+    open_writer(w, g);
     rc = uf_gpu_waits_create(g);
+    if (!rc)
+        rc = uf_gpu_far_open(w, g);
     return uf_memory_agree(w, "GPU tables", 0, 0, rc ? rc : uf_gpu_show(w, g));
 }
 
@@ -598,8 +624,10 @@ int uf_gpu_open(uf_world *w)
         char why[UF_ERROR_BYTES];
         snprintf(why, sizeof why, "%s", uf_error_message());
         drop_segments(w);
-        if (g)
+        if (g) {
+            uf_gpu_far_end(g); /* nobody has used a queue */
             free_gpu(w, g);
+        }
         return uf_error_set(rc, why);
     }
     log_near(w, g);

@@ -1,7 +1,7 @@
 /* gpu.h - GPU memory of a world: the heap on each PE's GPU, windows over GPU buffers, and what puts, gets, waits and kernels need of them.
  *
  * gpu.c opens and grows the heap, gpu_window.c shares the program's buffers, gpu_reach.c carries the host's operations on GPU memory,
- * gpu_device.c tells kernels, stream.c serves CUDA streams. None of it exists before the first call that asks for GPU memory (w->gpu is
+ * gpu_device.c tells kernels, gpu_far.c makes their way to peers that are not near, stream.c serves CUDA streams. None of it exists before the first call that asks for GPU memory (w->gpu is
  * NULL, which is all that a world without GPUs ever looks at). GPU memory is regions like all symmetric memory; region.addresses[pe]
  * is where the PE's part is mapped for this process's GPU, 0 if it is not. The CPU may never follow such an address.
  * A peer is near if both can map each other's GPU memory, tried out with the first segment; both sides know it alike. */
@@ -9,6 +9,7 @@
 #define UF_WORLD_GPU_H
 
 #include "cuda/gpu.h"
+#include "cuda/writer.h"
 #include "fabric/local/pass.h"
 #include "unfence/device_types.h"
 #include "world/heap.h"
@@ -44,8 +45,14 @@ struct uf_gpu {
     const uf_region *windows[UF_GPU_WINDOWS]; /* that kernels see */
     int32_t *status;                          /* page-locked: what kernels look at */
     uf_gpu_waits *waits;
+    uf_cuda_writer *writer; /* by which the engine stores signal words in GPU memory; NULL: there is no way */
     uf_gpu_house *house;
-    bool ending; /* has been counted there as one that ends */
+    uint64_t *far_words; /* symmetric, in the host heap: barriers with far peers. NULL: no PE has any */
+    int32_t n_far;       /* peers that kernels do not reach as near ones */
+    uint32_t n_queues;
+    struct uf_queue *queues[UFD_MAX_QUEUES];
+    struct uf_gpu_block *blocks; /* what they lie in */
+    bool ending;                 /* has been counted there as one that ends */
 };
 
 /* What a window over GPU buffers keeps: the mappings of near peers' parts. */
@@ -130,6 +137,21 @@ int uf_gpu_show_sizes(uf_world *w, struct uf_gpu *g);
 int uf_gpu_show_window(uf_world *w, struct uf_gpu *g, uf_region *r);
 void uf_gpu_hide_window(struct uf_gpu *g, uf_region *r);
 void uf_gpu_hide(struct uf_gpu *g);
+
+/* ---------------------------------------------------------------- gpu_far.c */
+
+/* UFD_WAY_* of kernels to a peer. Valid once near is proven and the host heap registered. */
+uint32_t uf_gpu_way(const uf_world *w, const struct uf_gpu *g, int pe);
+/* Collective: words for barriers, if any PE has a far peer. */
+int uf_gpu_far_words(uf_world *w, struct uf_gpu *g);
+/* Local: the queues, if a peer needs them. */
+int uf_gpu_far_open(uf_world *w, struct uf_gpu *g);
+/* For the orderly end of a world, while others still serve: waits for what kernels have issued, and ends the queues. */
+int uf_gpu_far_end(struct uf_gpu *g);
+/* UF_OK, or the first error of a queue with its sentence. */
+int uf_gpu_far_status(const struct uf_gpu *g);
+/* What queues lay in, after all of them have ended. */
+void uf_gpu_far_free(struct uf_gpu *g);
 
 /* ---------------------------------------------------------------- stream.c */
 

@@ -8,16 +8,17 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "world/gpu.h"
+#include "world/queue.h"
 #include "world/team.h"
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CONTEXTS = 16 };
+enum { CONTEXTS = UFD_MAX_QUEUES };
 
 /* Where things are behind the ufd_world. */
 typedef struct layout {
-    size_t peers, contexts, windows, shifts, error, scratch, bytes;
+    size_t peers, contexts, rings, windows, shifts, error, scratch, bytes;
 } layout;
 
 static layout layout_of(const uf_world *w)
@@ -26,7 +27,8 @@ static layout layout_of(const uf_world *w)
     layout l;
     l.peers = (sizeof(ufd_world) + 63) / 64 * 64;
     l.contexts = l.peers + n * sizeof(ufd_peer);
-    l.windows = l.contexts + CONTEXTS * sizeof(ufd_ctx);
+    l.rings = l.contexts + CONTEXTS * sizeof(ufd_ctx);
+    l.windows = l.rings + UFD_MAX_QUEUES * sizeof(uf_command_ring);
     l.shifts = l.windows + UF_GPU_WINDOWS * sizeof(ufd_window);
     l.error = (l.shifts + UF_GPU_WINDOWS * n * sizeof(int64_t) + 63) / 64 * 64;
     l.scratch = (l.error + sizeof(ufd_error) + 63) / 64 * 64;
@@ -79,7 +81,10 @@ static void fill_image(uf_world *w, struct uf_gpu *g, const layout *l)
                            .windows = shown_at(g, l->windows),
                            .n_ctxs = CONTEXTS,
                            .ctxs = shown_at(g, l->contexts),
-                           .error = shown_at(g, l->error)};
+                           .error = shown_at(g, l->error),
+                           .far_barrier = g->far_words,
+                           .n_far = (uint32_t)g->n_far,
+                           .n_queues = g->n_queues};
     fill_sizes(w, g);
 }
 
@@ -87,17 +92,19 @@ static void fill_peers(uf_world *w, const struct uf_gpu *g, ufd_peer *peers)
 {
     for (int pe = 0; pe < w->n_pes; pe++) {
         const unsigned char *theirs = pe == w->pe ? g->range.base : g->peers[pe].range.base;
-        if (g->peers[pe].near) {
-            peers[pe].way = UFD_NEAR;
+        peers[pe].way = uf_gpu_way(w, g, pe);
+        if (g->peers[pe].near)
             peers[pe].shift = (int64_t)((uintptr_t)theirs - (uintptr_t)g->range.base);
-        }
         if (w->peers[pe].mapped)
             peers[pe].host_shift = (int64_t)((uintptr_t)w->peers[pe].range.base - (uintptr_t)w->range.base);
     }
 }
 
-static void fill_contexts(const struct uf_gpu *g, ufd_ctx *contexts)
+/* Contexts share the queues out; what they read of a ring lies in GPU memory. */
+static void fill_contexts(const struct uf_gpu *g, const layout *l, ufd_ctx *contexts, uf_command_ring *rings)
 {
+    for (uint32_t i = 0; i < g->n_queues; i++)
+        rings[i] = *uf_queue_ring(g->queues[i]);
     for (uint32_t i = 0; i < CONTEXTS; i++)
         contexts[i] = (ufd_ctx){.abi = UFD_ABI,
                                 .size = sizeof(ufd_ctx),
@@ -105,7 +112,8 @@ static void fill_contexts(const struct uf_gpu *g, ufd_ctx *contexts)
                                 .peers = g->image.peers,
                                 .heap = g->image.heap,
                                 .heap_span = g->image.heap_span,
-                                .index = i};
+                                .index = i,
+                                .queue = g->n_queues ? (const uf_command_ring *)shown_at(g, l->rings) + i % g->n_queues : NULL};
 }
 
 int uf_gpu_show(uf_world *w, struct uf_gpu *g)
@@ -124,7 +132,7 @@ int uf_gpu_show(uf_world *w, struct uf_gpu *g)
     fill_image(w, g, &l);
     memcpy(all, &g->image, sizeof g->image);
     fill_peers(w, g, (ufd_peer *)(void *)(all + l.peers));
-    fill_contexts(g, (ufd_ctx *)(void *)(all + l.contexts));
+    fill_contexts(g, &l, (ufd_ctx *)(void *)(all + l.contexts), (uf_command_ring *)(void *)(all + l.rings));
     ufd_error *error = (ufd_error *)(void *)(all + l.error);
     error->abi = UFD_ABI;
     error->size = sizeof *error;
@@ -266,6 +274,11 @@ static void say_why(char *to, size_t bytes, const ufd_error *e)
     case UF_ERANGE:
         snprintf(to, bytes, "there is no such PE, or %llu bytes there are not symmetric memory that exists", given);
         break;
+    case UF_EUNSUPPORTED:
+        snprintf(to, bytes,
+                 "the peer is reached by command queue, which carries host memory alone: let source, target and word lie in the "
+                 "host heap (uf_malloc, uf_signal_alloc)");
+        break;
     case UF_EINVAL:
         snprintf(to, bytes, "the address is not aligned as the operation needs it, or an argument is unknown (%llu, %llu)", given,
                  wanted);
@@ -298,7 +311,9 @@ int uf_device_error(uf_world *w)
     if (!g)
         return UF_OK; /* no kernel knows the world */
     int rc = uf_cuda_copy(g->device, &e, g->image.error, sizeof e, NULL, 0);
-    if (rc || e.count == 0 || !e.ready)
+    if (!rc && (e.count == 0 || !e.ready))
+        return uf_gpu_far_status(g); /* what the host found wrong with a command */
+    if (rc)
         return rc;
     rc = uf_cuda_copy(g->device, g->image.error, &none, sizeof none, NULL, 0);
     return rc ? rc : set_sentence(w, g, &e);

@@ -181,6 +181,8 @@ void uf_gpu_window_close(uf_world *w, uf_region *r)
     if (!r->gpu)
         return;
     uf_gpu_hide_window(g, r);
+    if (g->writer)
+        uf_cuda_words_forget(g->writer, r->base, r->bytes);
     for (int pe = 0; r->gpu->mappings && pe < w->n_pes; pe++)
         if (pe != w->pe)
             uf_cuda_buffer_unmap(g->device, &r->gpu->mappings[pe]);

@@ -12,6 +12,7 @@
 #include "world/gpu.h"
 #include "world/team.h"
 #include <stdlib.h>
+#include <string.h>
 
 /* ---------------------------------------------------------------- words that streams wait for */
 
@@ -92,16 +93,13 @@ static bool holds(uint64_t seen, const awaited *a)
     }
 }
 
+/* A word in GPU memory is not looked at first: a copy would need one more engine of the GPU, which may be held by what waits. */
 static void let_go(struct uf_gpu *g, const awaited *a)
 {
-    uint64_t seen = 0, value = a->value;
-    if (!a->on_gpu) {
-        if (!holds(__atomic_load_n(a->word, __ATOMIC_ACQUIRE), a))
-            __atomic_store_n(a->word, value, __ATOMIC_RELEASE);
-        return;
-    }
-    if (uf_cuda_copy(g->device, &seen, a->word, sizeof seen, NULL, 0) == UF_OK && !holds(seen, a))
-        uf_cuda_copy(g->device, NULL, NULL, 0, a->word, value);
+    if (a->on_gpu)
+        uf_cuda_copy(g->device, NULL, NULL, 0, a->word, a->value);
+    else if (!holds(__atomic_load_n(a->word, __ATOMIC_ACQUIRE), a))
+        __atomic_store_n(a->word, a->value, __ATOMIC_RELEASE);
 }
 
 void uf_gpu_tick(uf_world *w)
@@ -173,6 +171,18 @@ static int find(uf_world *w, const char *call, const char *argument, const void 
     return UF_OK;
 }
 
+/* What memory operations store to must be mapped for the GPU. */
+static int check_seen(const uf_world *w, const char *call, const char *argument, const void *sym)
+{
+    size_t offset = (size_t)((const unsigned char *)sym - w->range.base);
+    if (offset < uf_gpu_of(w)->host_bytes)
+        return UF_OK;
+    return uf_fail(UF_EUNSUPPORTED,
+                   "%s on PE %d: argument %s: %p is host memory that the GPU does not see (a window, or the heap could not be "
+                   "locked); use memory of uf_malloc_on",
+                   call, w->pe, argument, sym);
+}
+
 /* A signal word: aligned, and if it is in host memory then where GPUs see it. */
 static int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe, uint64_t **at, bool *on_gpu)
 {
@@ -184,15 +194,8 @@ static int find_word(uf_world *w, const char *call, const uint64_t *sig, int pe,
     int rc = find(w, call, "sig", sig, 8, pe, &found, on_gpu);
     if (rc)
         return rc;
-    size_t offset = (size_t)((const unsigned char *)sig - w->range.base);
-    if (!*on_gpu && offset >= uf_gpu_of(w)->host_bytes)
-        return uf_fail(UF_EUNSUPPORTED,
-                       "%s on PE %d: argument sig: %p is host memory that the GPU does not see (a window, or the heap could not "
-                       "be locked); use a word "
-                       "of uf_malloc_on",
-                       call, w->pe, (const void *)sig);
     *at = found;
-    return UF_OK;
+    return *on_gpu ? UF_OK : check_seen(w, call, "sig", sig);
 }
 
 /* ---------------------------------------------------------------- puts, gets, signals */
@@ -215,7 +218,7 @@ int uf_put_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int 
     if (!src)
         return uf_fail(UF_EINVAL, "uf_put_on_stream on PE %d: argument src is NULL", w->pe);
     if ((rc = find(w, "uf_put_on_stream", "dst", dst, bytes, pe, &at, &on_gpu)) ||
-        (rc = uf_cuda_stream_copy(uf_gpu_of(w)->device, stream, at, src, bytes, "uf_put_on_stream")))
+        (rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, at, src, bytes, NULL, 0, UF_CUDA_APART, "uf_put_on_stream")))
         return rc;
     count(ctx, UF_PUTS, bytes);
     return UF_OK;
@@ -232,7 +235,7 @@ int uf_get_on_stream(uf_ctx *ctx, void *dst, const void *src, size_t bytes, int 
     if (!dst)
         return uf_fail(UF_EINVAL, "uf_get_on_stream on PE %d: argument dst is NULL", w->pe);
     if ((rc = find(w, "uf_get_on_stream", "src", src, bytes, pe, &at, &on_gpu)) ||
-        (rc = uf_cuda_stream_copy(uf_gpu_of(w)->device, stream, dst, at, bytes, "uf_get_on_stream")))
+        (rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, dst, at, bytes, NULL, 0, UF_CUDA_APART, "uf_get_on_stream")))
         return rc;
     count(ctx, UF_GETS, bytes);
     return UF_OK;
@@ -248,31 +251,91 @@ static int check_signal(const uf_world *w, const char *call, int op, unsigned fl
                        call, w->pe);
     if (op != UF_SIGNAL_SET)
         return uf_fail(UF_EINVAL, "%s on PE %d: argument op is %d, neither UF_SIGNAL_SET nor UF_SIGNAL_ADD", call, w->pe, op);
-    if (flags & ~(unsigned)(UF_STRONG | UF_SETTLED | UF_NOWAIT))
-        return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; known are UF_STRONG, UF_SETTLED and UF_NOWAIT", call,
+    if (flags & ~(unsigned)(UF_STRONG | UF_SETTLED | UF_NOWAIT | UF_BY_VALUE))
+        return uf_fail(UF_EINVAL,
+                       "%s on PE %d: argument flags is 0x%x; known are UF_STRONG, UF_SETTLED, UF_NOWAIT and UF_BY_VALUE", call,
                        w->pe, flags);
+    return UF_OK;
+}
+
+/* A word here that a stream stores to is none that the engine may update. */
+static int claim_own(const uf_world *w, const uint64_t *sig)
+{
+    uf_cuda_writer *writer = uf_gpu_of(w)->writer;
+    return writer ? uf_cuda_word_claim(writer, sig, UF_CUDA_BY_PEERS) : UF_OK;
+}
+
+enum { MOST_OPS = UF_BY_VALUE_MAX / 8 + 1 };
+
+/* A put with signal, resolved: what is appended to the stream. */
+typedef struct message {
+    void *at; /* of the copy */
+    size_t copied;
+    uf_cuda_op ops[MOST_OPS];
+    size_t n;
+} message;
+
+static int check_by_value(const uf_world *w, const char *call, const void *dst, const void *src, size_t bytes)
+{
+    if (bytes > UF_BY_VALUE_MAX || bytes % 8 || (uintptr_t)dst % 8)
+        return uf_fail(
+            UF_EINVAL,
+            "%s on PE %d: UF_BY_VALUE takes a multiple of 8 bytes up to %d and a dst that is aligned to 8; given are %zu "
+            "bytes and %p",
+            call, w->pe, UF_BY_VALUE_MAX, bytes, dst);
+    if (uf_gpu_in_heap(w, src))
+        return uf_fail(UF_EINVAL,
+                       "%s on PE %d: argument src: %p is GPU memory, which the CPU cannot read; leave UF_BY_VALUE away", call,
+                       w->pe, src);
+    return UF_OK;
+}
+
+/* The bytes as stores of 8, read now. */
+static void add_values(message *m, const void *src, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 8) {
+        uf_cuda_op store = {UF_CUDA_WRITE, (uint64_t *)(void *)((unsigned char *)m->at + i), 0};
+        memcpy(&store.value, (const unsigned char *)src + i, 8);
+        m->ops[m->n++] = store;
+    }
+}
+
+static int resolve_bytes(uf_world *w, const char *call, void *dst, const void *src, size_t bytes, int pe, unsigned flags,
+                         message *m)
+{
+    bool on_gpu;
+    if (!src)
+        return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
+    int rc = find(w, call, "dst", dst, bytes, pe, &m->at, &on_gpu);
+    if (rc || !(flags & UF_BY_VALUE)) {
+        m->copied = bytes;
+        return rc;
+    }
+    if ((rc = check_by_value(w, call, dst, src, bytes)) || (!on_gpu && (rc = check_seen(w, call, "dst", dst))))
+        return rc;
+    add_values(m, src, bytes);
     return UF_OK;
 }
 
 static int put_signal(uf_ctx *ctx, const char *call, void *dst, const void *src, size_t bytes, uint64_t *sig, int op,
                       uint64_t value, int pe, unsigned flags, uf_stream stream)
 {
+    message m;
     uf_cuda_op store = {UF_CUDA_WRITE, NULL, value};
-    void *at = NULL;
-    bool on_gpu;
+    bool sig_on_gpu;
     int rc = check(ctx, call, pe);
     if (rc)
         return rc;
     uf_world *w = ctx->world;
-    uf_cuda_device *device = uf_gpu_of(w)->device;
-    if (bytes && !src)
-        return uf_fail(UF_EINVAL, "%s on PE %d: argument src is NULL", call, w->pe);
+    m.at = NULL;
+    m.copied = m.n = 0;
     /* All is checked before anything is appended. */
-    if ((rc = check_signal(w, call, op, flags)) || (rc = find_word(w, call, sig, pe, &store.word, &on_gpu)) ||
-        (bytes && (rc = find(w, call, "dst", dst, bytes, pe, &at, &on_gpu))))
+    if ((rc = check_signal(w, call, op, flags)) || (rc = find_word(w, call, sig, pe, &store.word, &sig_on_gpu)) ||
+        (bytes && (rc = resolve_bytes(w, call, dst, src, bytes, pe, flags, &m))) ||
+        (sig_on_gpu && pe == w->pe && (rc = claim_own(w, sig))))
         return rc;
-    if ((bytes && (rc = uf_cuda_stream_copy(device, stream, at, src, bytes, call))) ||
-        (rc = uf_cuda_stream_ops(device, stream, &store, 1, call)))
+    m.ops[m.n++] = store;
+    if ((rc = uf_cuda_stream_put(uf_gpu_of(w)->device, stream, m.at, src, m.copied, m.ops, m.n, UF_CUDA_MAY_JOIN, call)))
         return rc;
     if (bytes)
         count(ctx, UF_PUTS, bytes);
@@ -327,8 +390,8 @@ int uf_wait_on_stream(uf_world *w, uint64_t *sig, int cmp, uint64_t value, unsig
     int rc = check_world(w, call);
     if (rc)
         return rc;
-    if (flags & ~(unsigned)UF_CONSUME)
-        return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; only UF_CONSUME is known", call, w->pe, flags);
+    if (flags & ~(unsigned)(UF_CONSUME | UF_CHAINED))
+        return uf_fail(UF_EINVAL, "%s on PE %d: argument flags is 0x%x; known are UF_CONSUME and UF_CHAINED", call, w->pe, flags);
     if (!translate(cmp, value, &ops[0]))
         return uf_fail(cmp < UF_EQ || cmp > UF_LE ? UF_EINVAL : UF_EUNSUPPORTED,
                        "%s on PE %d: argument cmp is %d: a stream can wait for UF_EQ, UF_GE, UF_GT, and UF_NE with value 0", call,
@@ -338,7 +401,8 @@ int uf_wait_on_stream(uf_world *w, uint64_t *sig, int cmp, uint64_t value, unsig
     ops[1].word = ops[0].word;
     const awaited a = {ops[0].word, ops[0].value, ops[0].kind, on_gpu};
     rc = note(uf_gpu_of(w), &a);
-    return rc ? rc : uf_cuda_stream_ops(uf_gpu_of(w)->device, stream, ops, flags & UF_CONSUME ? 2 : 1, call);
+    uf_cuda_join join = flags & UF_CHAINED ? UF_CUDA_MAY_JOIN : UF_CUDA_APART;
+    return rc ? rc : uf_cuda_stream_ops(uf_gpu_of(w)->device, stream, ops, flags & UF_CONSUME ? 2 : 1, join, call);
 }
 
 /* To near peers the stream's own order is all there is to fence and quiet. */
@@ -379,7 +443,7 @@ static int flush(batch *b)
 {
     size_t n = b->n;
     b->n = 0;
-    return n ? uf_cuda_stream_ops(b->g->device, b->stream, b->ops, n, "uf_barrier_on_stream") : UF_OK;
+    return n ? uf_cuda_stream_ops(b->g->device, b->stream, b->ops, n, UF_CUDA_APART, "uf_barrier_on_stream") : UF_OK;
 }
 
 static int add(batch *b, uf_cuda_op_kind kind, uint64_t *word, uint64_t value)

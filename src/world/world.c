@@ -88,7 +88,10 @@ static void tick(void *arg, uint64_t now)
     uf_gpu_tick(w);
 }
 
-/* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. */
+#define DEATH_NEWS_NS 200000000ull
+
+/* The network may hear of a PE's end before we have asked for its reason: an abort, or a death that the bootstrap tells in its own words. A process
+ * that dies loses its registrations before its sockets, so that a refusal by the network may be all there is for some milliseconds. */
 static void engine_failed(void *arg, uint32_t peer, int status)
 {
     (void)peer;
@@ -97,6 +100,12 @@ static void engine_failed(void *arg, uint32_t peer, int status)
     int pe;
     snprintf(why, sizeof why, "%s", uf_error_message());
     int news = uf_bootstrap_poll(w->bootstrap, &pe);
+    uint64_t end = w->driver->now(w->driver->arg) + DEATH_NEWS_NS;
+    for (uint32_t round = 0; !news && status == UF_EFABRIC && w->driver->threads && w->driver->now(w->driver->arg) < end;
+         round++) {
+        w->driver->relax(w->driver->arg, round);
+        news = uf_bootstrap_poll(w->bootstrap, &pe);
+    }
     uf_world_fail(w, news ? news : status, news ? uf_error_message() : why);
 }
 
@@ -335,6 +344,8 @@ int uf_world_destroy(uf_world *w)
     if (rc)
         uf_bootstrap_abort(w->bootstrap, rc, uf_error_message());
     uint64_t deadline = uf_world_deadline(w, w->timeout_ns);
+    if (!rc && uf_gpu_of(w))
+        rc = uf_gpu_far_end(uf_gpu_of(w));
     for (uf_ctx *ctx = w->contexts; ctx && !rc; ctx = ctx->next)
         rc = uf_ctx_complete(ctx, -1, true, deadline);
     /* First all are quiet, then nobody minds connections that end, then all have stopped looking at them. */

@@ -394,7 +394,7 @@ static int threads_main(const crowd *c, const suite *s, table *shared)
 }
 
 /* In a process of its own: the parent stays free of CUDA. */
-static void run_threads(const crowd *c, const suite *s)
+void crowd_run_threads(const crowd *c, const suite *s)
 {
     table *shared = crowd_make_table();
     int64_t begin = milliseconds();
@@ -475,6 +475,13 @@ int crowd_count_gpus(void)
     return n;
 }
 
+/* The EFA model connects processes; PEs of one process would have to be handed a common one. */
+static bool threads_can_meet(void)
+{
+    const char *fabric = getenv("UNFENCE_FABRIC");
+    return !fabric || strncmp(fabric, "efa:model", 9) != 0;
+}
+
 void crowd_run_all(int gpus, const suite *s)
 {
     const crowd shared[] = {{"2 processes on GPU 0", 2, 0, false},
@@ -483,9 +490,9 @@ void crowd_run_all(int gpus, const suite *s)
                             {"4 threads on GPU 0", 4, 0, true}};
     setenv("UNFENCE_CUDA_DEVICE", "0", 1);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
-        if (shared[i].threads)
-            run_threads(&shared[i], s);
-        else
+        if (shared[i].threads && threads_can_meet())
+            crowd_run_threads(&shared[i], s);
+        else if (!shared[i].threads)
             crowd_run_processes(&shared[i], s);
     }
     unsetenv("UNFENCE_CUDA_DEVICE"); /* auto: that of the current context */
@@ -493,7 +500,8 @@ void crowd_run_all(int gpus, const suite *s)
     const crowd processes = {"processes, a GPU each", each, -1, false}, threads = {"threads, a GPU each", each, -1, true};
     if (gpus > 1) {
         crowd_run_processes(&processes, s);
-        run_threads(&threads, s);
+        if (threads_can_meet())
+            crowd_run_threads(&threads, s);
     }
 }
 

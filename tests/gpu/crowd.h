@@ -28,8 +28,9 @@ enum { MAX_PES = 8, SECOND = 1000000000, UNIT = 2 << 20 };
     X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree) \
     X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) \
     X(cuMemSetAccess) X(cuMemcpyAsync) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) \
-    X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) \
-    X(cuGraphDestroy) X(cuMemHostAlloc) X(cuMemFreeHost)
+    X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphUpload) \
+    X(cuGraphExecDestroy) \
+    X(cuGraphDestroy) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemsetD8Async) X(cuStreamBatchMemOp)
 /* clang-format on */
 
 #define CROWD_MEMBER(name) __typeof__(&name) name;
@@ -142,7 +143,8 @@ void crowd_say(const char *crowd_name, const char *name, bool ok, const char *wh
 int crowd_count_gpus(void);
 /* One crowd. UNFENCE_CUDA_DEVICE is the caller's to set; auto takes what the crowd says. */
 void crowd_run_processes(const crowd *c, const suite *s);
-/* On GPU 0: 2 and 4 processes, 2 and 4 threads; with several GPUs also one PE each. */
+void crowd_run_threads(const crowd *c, const suite *s);
+/* On GPU 0: 2 and 4 processes, 2 and 4 threads (not over the EFA model); with several GPUs also one PE each. */
 void crowd_run_all(int gpus, const suite *s);
 /* Two processes on GPU 0; PE 1 is killed when PE 0, in `survive`, has said that it waits (crowd_waits_now). */
 void crowd_run_death(const char *crowd_name, const char *name, bool (*survive)(pe *p));

@@ -251,6 +251,8 @@ static bool may_pass(const char *function)
                                             "cuCtxGetDevice",
                                             "cuCtxGetCurrent",
                                             "cuStreamIsCapturing",
+                                            "cuCtxGetStreamPriorityRange",
+                                            "cuStreamGetCaptureInfo",
                                             "cuPointerGetAttribute",
                                             "cuPointerGetAttributes",
                                             "cuMemRetainAllocationHandle",
@@ -395,9 +397,11 @@ static void what_processes_pass_each_other_fails_on_both_with_a_sentence(void **
 }
 
 static const char *const functions[] = {
-#define UF_CUDA_FUNCTION(name, since) #name,
+#define UF_CUDA_FUNCTION(name, since)          #name,
+#define UF_CUDA_FUNCTION_AS(type, name, since) #name,
 #include "cuda/functions.def"
 #undef UF_CUDA_FUNCTION
+#undef UF_CUDA_FUNCTION_AS
 };
 
 static void every_failing_call_gives_a_sentence_and_leaks_nothing(void **state)

@@ -387,9 +387,9 @@ void near_rma(near_run *n)
     near_report(n, "a source may change after put or flush, in block scope", 0);
 
     rig_reset(&n->r);
-    ways(n, UFD_QUEUE);
+    ways(n, UFD_WAY_NONE);
     rig_start(&n->r, not_near, 1, 32, 0);
     rig_synchronize(&n->r);
-    ways(n, UFD_NEAR);
+    ways(n, UFD_WAY_NEAR);
     near_report(n, "a peer that is not near is refused by every operation, and nothing is written", 0);
 }

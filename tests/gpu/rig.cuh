@@ -128,7 +128,7 @@ static inline void rig_pe_world(rig *r, int pe)
     for (int q = 0; q < r->n_pes; q++) {
         peers[q].shift = r->pe[q].heap - p->heap;
         peers[q].host_shift = r->pe[q].host - p->host;
-        peers[q].way = UFD_NEAR;
+        peers[q].way = UFD_WAY_NEAR;
         window_shifts[q] = r->pe[q].window - p->window;
     }
     ufd_window own = {(uint64_t)p->window, RIG_WINDOW_BYTES, shifts};

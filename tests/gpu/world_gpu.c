@@ -318,7 +318,7 @@ static bool kernels_are_told_the_world(pe *p)
     HOLD((uint64_t)(uintptr_t)p->host_words >= w.host_heap &&
          (uint64_t)(uintptr_t)p->host_words < w.host_heap + w.host_heap_bytes);
     for (int i = 0; i < p->n; i++) {
-        HOLD(peers[i].way == UFD_NEAR);
+        HOLD(peers[i].way == UFD_WAY_NEAR);
         HOLD((uintptr_t)p->mine + (uint64_t)peers[i].shift == (uintptr_t)uf_ptr(p->world, p->mine, i));
         HOLD((uintptr_t)p->host_words + (uint64_t)peers[i].host_shift == (uintptr_t)uf_ptr(p->world, p->host_words, i));
     }

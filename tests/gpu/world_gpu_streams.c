@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOT = 256, REPLAYS = 1000 };
+enum { SLOT = 256, REPLAYS = 1000, AHEAD = 8 };
 
 /* ---------------------------------------------------------------- promises: streams */
 
@@ -78,13 +78,39 @@ static bool shift(pe *p, unsigned char *tape, unsigned char *spare, size_t slots
     return true;
 }
 
+/* PEs that are threads of one process share a context per GPU. What makes or uploads a graph there, or launches more than the driver has room
+ * for, may wait for streams of the context, and those may wait for a PE that has come no further: so all make and upload their graphs
+ * before any is launched, and nobody launches far ahead. */
+static bool make_graph(pe *p, CUgraph graph, CUgraphExec *exec)
+{
+    DRIVER(cu.cuGraphInstantiateWithFlags(exec, graph, 0));
+    DRIVER(cu.cuGraphUpload(*exec, p->stream));
+    DRIVER(cu.cuStreamSynchronize(p->stream));
+    return sync_all(p);
+}
+
+static bool launch_all(pe *p, CUgraphExec exec, int replays)
+{
+    for (int i = 0; i < replays; i++) {
+        DRIVER(cu.cuGraphLaunch(exec, p->stream));
+        if ((i + 1) % AHEAD == 0)
+            DRIVER(cu.cuStreamSynchronize(p->stream));
+    }
+    DRIVER(cu.cuStreamSynchronize(p->stream));
+    return true;
+}
+
 /* What each replay does: with the right one's credit, put the head of the tape with a signal of 1; take what the left one has put to the end of the
  * log; give the left one its credit. All waits consume, so every replay is alike. */
 static bool append_step(pe *p, unsigned char *tape, unsigned char *log, unsigned char *spare)
 {
+    const uint64_t name = 1000 + (uint64_t)p->me;
     FINE(uf_wait_on_stream(p->world, &p->words[33], UF_EQ, 1, UF_CONSUME, p->stream));
     FINE(uf_put_signal_on_stream(p->ctx, p->in, tape, SLOT, &p->words[32], UF_SIGNAL_SET, 1, p->right, UF_WEAK, p->stream));
     FINE(uf_wait_on_stream(p->world, &p->words[32], UF_EQ, 1, UF_CONSUME, p->stream));
+    FINE(uf_put_signal_on_stream(p->ctx, &p->words[34], &name, 8, &p->words[35], UF_SIGNAL_SET, 1, p->right, UF_BY_VALUE,
+                                 p->stream));
+    FINE(uf_wait_on_stream(p->world, &p->words[35], UF_EQ, 1, UF_CONSUME, p->stream));
     if (!shift(p, tape, spare, REPLAYS) || !shift(p, log, spare, REPLAYS))
         return false;
     FINE(uf_put_on_stream(p->ctx, log + (REPLAYS - 1) * SLOT, p->in, SLOT, p->me, p->stream));
@@ -100,18 +126,20 @@ static bool replay(pe *p, unsigned char *tape, unsigned char *log, unsigned char
         fill(host + (size_t)i * SLOT, SLOT, p->me, i + 100);
     if (!copy(p, tape, host, (size_t)REPLAYS * SLOT))
         return false;
-    FINE(uf_signal(p->ctx, &p->words[33], UF_SIGNAL_SET, 1, p->left, 0)); /* the first credit */
     DRIVER(cu.cuStreamBeginCapture(p->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     if (!append_step(p, tape, log, spare))
         return false;
     DRIVER(cu.cuStreamEndCapture(p->stream, &graph));
-    DRIVER(cu.cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (unsigned i = 0; i < REPLAYS; i++)
-        DRIVER(cu.cuGraphLaunch(exec, p->stream));
-    if (!copy(p, host, log, (size_t)REPLAYS * SLOT))
+    if (!make_graph(p, graph, &exec))
+        return false;
+    FINE(uf_signal(p->ctx, &p->words[33], UF_SIGNAL_SET, 1, p->left, 0)); /* the first credit */
+    if (!launch_all(p, exec, REPLAYS) || !sync_all(p) || !copy(p, host, log, (size_t)REPLAYS * SLOT))
         return false;
     for (unsigned i = 0; i < REPLAYS; i++)
         HOLD(is(host + (size_t)i * SLOT, SLOT, p->left, i + 100));
+    uint64_t name = 0;
+    FINE(uf_get(p->ctx, &name, &p->words[34], 8, p->me));
+    HOLD(name == 1000 + (uint64_t)p->left);
     DRIVER(cu.cuGraphExecDestroy(exec));
     DRIVER(cu.cuGraphDestroy(graph));
     return true;
@@ -147,10 +175,8 @@ bool a_captured_barrier_is_right_at_each_replay(pe *p)
     /* The left one's signal is here now; without the barrier it would be waited for, so nothing here can wait for long. */
     FINE(uf_wait_on_stream(p->world, &p->words[40], UF_EQ, 1, UF_CONSUME, p->stream));
     DRIVER(cu.cuStreamEndCapture(p->stream, &graph));
-    DRIVER(cu.cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (int i = 0; i < 300; i++)
-        DRIVER(cu.cuGraphLaunch(exec, p->stream));
-    DRIVER(cu.cuStreamSynchronize(p->stream));
+    if (!make_graph(p, graph, &exec) || !launch_all(p, exec, 300) || !sync_all(p))
+        return false;
     DRIVER(cu.cuGraphExecDestroy(exec));
     DRIVER(cu.cuGraphDestroy(graph));
     return sync_all(p);

@@ -119,7 +119,7 @@ typedef struct cq_entry {
 } cq_entry;
 
 typedef struct cq {
-    cq_entry entry[MAX_CQ];
+    cq_entry *entry; /* MAX_CQ of them, in world.entries */
     uint32_t head, n, messages;
     uint32_t control[MAX_PES], immediate[MAX_PES], message[MAX_PES]; /* unconsumed, by source */
 } cq;
@@ -161,7 +161,9 @@ typedef struct world {
     bool break_in_look, break_due;   /* the first one breaks while a PE looks at its CQs */
     uint64_t steps;
     pe pes[MAX_PES];
+    /* From here on nothing is cleared for a run: each is written before it is read. */
     op_record ops[MAX_OPS];
+    cq_entry entries[MAX_PES][MAX_RAILS][MAX_CQ];
     wire_wr wire[MAX_WIRE];
     uint32_t n_wire;
     mark_record marks[MAX_MARKS];

@@ -113,6 +113,8 @@ static bool create_pes(world *w)
     for (uint32_t i = 0; i < w->n_pes; i++) {
         pe *p = &w->pes[i];
         edge_args[i] = (edge_arg){w, i};
+        for (uint32_t r = 0; r < MAX_RAILS; r++)
+            p->cq[r].entry = w->entries[i][r];
         uf_order_edges edges = {&edge_args[i], edge_post, edge_apply, edge_done, edge_failed};
         uf_order_config config = w->config;
         config.self = i;

@@ -164,8 +164,10 @@ static bool efa_break_now(efa_wire *w, const efa_break *b)
     return true;
 }
 
-static void efa_look(efa_wire *w)
+/* Whether something broke. */
+static bool efa_look(efa_wire *w)
 {
+    bool broke = false;
     const uf_model *model = uf_efa_model_place_model(w->place);
     const uf_model_stats *s = uf_model_get_stats(model);
     for (uint32_t i = 0; i < EFA_BREAKS; i++) {
@@ -174,8 +176,10 @@ static void efa_look(efa_wire *w)
         if (b->at == 0 || b->at > uf_model_now(model) || flying < b->flying || !efa_break_now(w, b))
             continue;
         b->at = 0;
+        broke = true;
         w->severed += flying;
     }
+    return broke;
 }
 
 static uint64_t efa_next(void *wire)
@@ -183,10 +187,10 @@ static uint64_t efa_next(void *wire)
     return uf_efa_model_place_next(((efa_wire *)wire)->place);
 }
 
-static void efa_run(void *wire, uint64_t until)
+static bool efa_run(void *wire, uint64_t until)
 {
-    uf_efa_model_place_run(((efa_wire *)wire)->place, until);
-    efa_look(wire);
+    bool seen = uf_efa_model_place_run(((efa_wire *)wire)->place, until);
+    return efa_look(wire) || seen;
 }
 
 static int efa_attach(void *wire, uf_fibers *fibers)

@@ -55,6 +55,7 @@ typedef struct suite {
     bool by_rail;           /* failed, and a broken rail explains it */
     char message[600];
     uf_driver driver;  /* place.driver with progress in all of `open` */
+    uf_driver own;     /* of `world`, whose waits make its progress themselves: with progress in the others */
     uf_world *open[3]; /* the suite's world and those that a test has open beside it */
 } suite;
 

@@ -197,8 +197,13 @@ void ep_case_free(ep_case *c)
 
 int ep_case_create(ep_pe *pe, const ep_case *c, int max_handles, uf_ep **ep)
 {
-    uf_ep_options o = {sizeof o,       c->shape.type,       c->shape.hidden, c->shape.n_experts,
-                       c->shape.top_k, c->shape.max_tokens, max_handles};
+    uf_ep_options o = {.size = sizeof o,
+                       .type = c->shape.type,
+                       .hidden = c->shape.hidden,
+                       .n_experts = c->shape.n_experts,
+                       .top_k = c->shape.top_k,
+                       .max_tokens = c->shape.max_tokens,
+                       .max_handles = max_handles};
     return ep_pe_ok(pe, uf_ep_create(uf_team_world(pe->world), &o, ep), "uf_ep_create");
 }
 

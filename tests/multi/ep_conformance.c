@@ -174,7 +174,8 @@ static void body_of_cancellation(ep_pe *pe)
     /* One token on each PE with one lane for each of three PEs; the highest lanes decide the order, not the numbers of the PEs. */
     const int32_t up[3] = {0, 1, 2}, turned[3] = {0, 2, 1};
     const float values[3] = {1 << 20, 1.0f / 64, -(1 << 20)};
-    uf_ep_options o = {sizeof o, UF_EP_F32, 4, 3, 3, 1, 1};
+    uf_ep_options o = {
+        .size = sizeof o, .type = UF_EP_F32, .hidden = 4, .n_experts = 3, .top_k = 3, .max_tokens = 1, .max_handles = 1};
     uf_ep *ep = NULL;
     if (!ep_pe_ok(pe, uf_ep_create(uf_team_world(pe->world), &o, &ep), "uf_ep_create"))
         return;

@@ -60,7 +60,13 @@ static int be_pe(int pe, const char *root)
     int rc = uf_world_create(&o, &world);
     if (rc)
         return complain(pe, "uf_world_create", rc);
-    uf_ep_options eo = {sizeof eo, UF_EP_BF16, HIDDEN, PES, PES, 1, 0};
+    uf_ep_options eo = {.size = sizeof eo,
+                        .type = UF_EP_BF16,
+                        .hidden = HIDDEN,
+                        .n_experts = PES,
+                        .top_k = PES,
+                        .max_tokens = 1,
+                        .max_handles = 0};
     uf_ep *ep = NULL;
     uf_ep_handle *h = NULL;
     uf_ep_received r = {.size = sizeof r};

@@ -23,7 +23,13 @@ static int refused(ep_pe *pe, int rc, int code, const char *says)
 
 static int create(ep_pe *pe, uf_ep **ep)
 {
-    uf_ep_options o = {sizeof o, UF_EP_BF16, HIDDEN, 8, K, TOKENS, 2};
+    uf_ep_options o = {.size = sizeof o,
+                       .type = UF_EP_BF16,
+                       .hidden = HIDDEN,
+                       .n_experts = 8,
+                       .top_k = K,
+                       .max_tokens = TOKENS,
+                       .max_handles = 2};
     return ep_pe_ok(pe, uf_ep_create(uf_team_world(pe->world), &o, ep), "uf_ep_create");
 }
 
@@ -142,7 +148,8 @@ static void wrong_arguments_are_refused_by_name(void **state)
 
 static void body_of_opaque_rows(ep_pe *pe)
 {
-    uf_ep_options o = {sizeof o, UF_EP_BYTES, 16, 4, 1, 1, 0};
+    uf_ep_options o = {
+        .size = sizeof o, .type = UF_EP_BYTES, .hidden = 16, .n_experts = 4, .top_k = 1, .max_tokens = 1, .max_handles = 0};
     uf_ep *ep = NULL;
     uf_ep_handle *h = NULL;
     uf_ep_received r = {.size = sizeof r};
@@ -169,15 +176,72 @@ static void body_of_options(ep_pe *pe)
         uf_ep_options o;
         const char *says;
     } bad[] = {
-        {{sizeof(uf_ep_options), UF_EP_BF16, 8, 10, 2, 4, 0}, "not a multiple of the 4 PEs"},
-        {{sizeof(uf_ep_options), UF_EP_BF16, 7, 8, 2, 4, 0}, "options.hidden is 7"},
-        {{sizeof(uf_ep_options), UF_EP_F32, 0, 8, 2, 4, 0}, "options.hidden is 0"},
-        {{sizeof(uf_ep_options), (uf_ep_type)9, 8, 8, 2, 4, 0}, "options.type is 9"},
-        {{sizeof(uf_ep_options), UF_EP_BF16, 8, 8, 33, 4, 0}, "top_k is 33"},
-        {{sizeof(uf_ep_options), UF_EP_BF16, 8, 4096, 2, 4, 0}, "n_experts is 4096"},
-        {{sizeof(uf_ep_options), UF_EP_BF16, 8, 8, 2, -4, 0}, "max_tokens is -4"},
-        {{sizeof(uf_ep_options), UF_EP_BF16, 8, 8, 2, 4, 65}, "max_handles is 65"},
-        {{3, UF_EP_BF16, 8, 8, 2, 4, 0}, "options.size is 3"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_BF16,
+          .hidden = 8,
+          .n_experts = 10,
+          .top_k = 2,
+          .max_tokens = 4,
+          .max_handles = 0},
+         "not a multiple of the 4 PEs"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_BF16,
+          .hidden = 7,
+          .n_experts = 8,
+          .top_k = 2,
+          .max_tokens = 4,
+          .max_handles = 0},
+         "options.hidden is 7"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_F32,
+          .hidden = 0,
+          .n_experts = 8,
+          .top_k = 2,
+          .max_tokens = 4,
+          .max_handles = 0},
+         "options.hidden is 0"},
+        {{.size = sizeof(uf_ep_options),
+          .type = (uf_ep_type)9,
+          .hidden = 8,
+          .n_experts = 8,
+          .top_k = 2,
+          .max_tokens = 4,
+          .max_handles = 0},
+         "options.type is 9"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_BF16,
+          .hidden = 8,
+          .n_experts = 8,
+          .top_k = 33,
+          .max_tokens = 4,
+          .max_handles = 0},
+         "top_k is 33"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_BF16,
+          .hidden = 8,
+          .n_experts = 4096,
+          .top_k = 2,
+          .max_tokens = 4,
+          .max_handles = 0},
+         "n_experts is 4096"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_BF16,
+          .hidden = 8,
+          .n_experts = 8,
+          .top_k = 2,
+          .max_tokens = -4,
+          .max_handles = 0},
+         "max_tokens is -4"},
+        {{.size = sizeof(uf_ep_options),
+          .type = UF_EP_BF16,
+          .hidden = 8,
+          .n_experts = 8,
+          .top_k = 2,
+          .max_tokens = 4,
+          .max_handles = 65},
+         "max_handles is 65"},
+        {{.size = 3, .type = UF_EP_BF16, .hidden = 8, .n_experts = 8, .top_k = 2, .max_tokens = 4, .max_handles = 0},
+         "options.size is 3"},
     };
     uf_ep *ep = NULL;
     for (size_t i = 0; i < sizeof bad / sizeof *bad && !pe->failed; i++) {
@@ -186,7 +250,13 @@ static void body_of_options(ep_pe *pe)
             ep_pe_fail(pe, "uf_ep_bytes accepts case %zu", i);
     }
     /* One PE differs, or one alone is wrong: all are told. */
-    uf_ep_options o = {sizeof o, UF_EP_BF16, 8, 8, pe->pe == 2 ? 3 : 2, 4, 0};
+    uf_ep_options o = {.size = sizeof o,
+                       .type = UF_EP_BF16,
+                       .hidden = 8,
+                       .n_experts = 8,
+                       .top_k = pe->pe == 2 ? 3 : 2,
+                       .max_tokens = 4,
+                       .max_handles = 0};
     refused(pe, uf_ep_create(uf_team_world(pe->world), &o, &ep), UF_EMISMATCH, "top_k is");
     o.top_k = pe->pe == 1 ? 0 : 2;
     refused(pe, uf_ep_create(uf_team_world(pe->world), &o, &ep), UF_EINVAL, "top_k is 0");
@@ -212,7 +282,8 @@ static void body_of_teams(ep_pe *pe)
         if (!ep_pe_ok(pe, uf_team_create(uf_team_world(pe->world), list, 2, &team[t]), "uf_team_create"))
             return;
     }
-    uf_ep_options o = {sizeof o, UF_EP_F32, 4, 4, 2, 1, 0};
+    uf_ep_options o = {
+        .size = sizeof o, .type = UF_EP_F32, .hidden = 4, .n_experts = 4, .top_k = 2, .max_tokens = 1, .max_handles = 0};
     uf_ep *ep = NULL;
     uf_ep_handle *h = NULL;
     uf_ep_received r = {.size = sizeof r};

@@ -35,7 +35,7 @@ expect 0 "usage: unfence COMMAND" --help
 expect 2 "usage: unfence COMMAND"
 expect 0 "unfence 0." version
 expect 0 "unfence 0." --version
-for command in run info doctor bench version; do
+for command in run info doctor bench selftest version; do
     expect 0 "usage: unfence $command" "$command" --help
     expect 0 "usage: unfence $command" help "$command"
 done
@@ -74,6 +74,11 @@ expect 1 'cannot write' bench ordering --sizes 8K --puts 64 --inflight 8 --polic
 quiet bnech
 quiet bench floor --windw 3
 quiet bench put-signal --fabric nonsense --sizes 8 --iterations 1 --json
+
+expect 2 'ep is known' selftest
+expect 2 'did you mean "dsv3"?' selftest ep --preset dsv4
+expect 1 'nonsense' selftest ep --fabric nonsense --tokens 1 --quick
+expect 0 '0 failed' selftest ep --tokens 2 --quick --n-pes 2
 
 expect 0 "settings" info
 expect 0 "memory of a world of 8 PEs" info --n-pes 8

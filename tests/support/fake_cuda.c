@@ -7,7 +7,8 @@
  * legacy stream and blocking ones wait for each other. What gives memory back waits until the context is idle, and until then nobody else appends
  * anything to that context's streams: the driver's manual calls that implicit synchronization, and it is how programs hang.
  * Environment: FAKE_CUDA_DEVICES (2), FAKE_CUDA_PEERS=0 (no peer access), FAKE_CUDA_VERSION (13000), FAKE_CUDA_FAIL=function:n:code (its n-th call
- * fails). fake_cuda_fail and fake_cuda_live are for tests. */
+ * fails). FAKE_CUDA_NIC_ORDER and
+ * FAKE_CUDA_NIC_FLUSH: attributes that say what the writes of NICs need. What else tests may ask is in fake_cuda.h. */
 #include "support/fake_cuda.h"
 #include <cuda.h>
 #include <errno.h>
@@ -68,8 +69,9 @@ typedef struct op {
     uintptr_t dst, src;
     size_t bytes;
     unsigned char value;
-    unsigned char *snapshot; /* of pageable memory */
-    CUstreamBatchMemOpParams memop;
+    unsigned char *snapshot;          /* of pageable memory */
+    CUstreamBatchMemOpParams *memops; /* [n_memops], this op's own */
+    unsigned n_memops;
     CUgraph graph;
     uint64_t number; /* in the order in which all were given */
     struct op *next;
@@ -136,9 +138,36 @@ EXPORT int fake_cuda_live(void)
     return n;
 }
 
+/* Calls of this thread since it asked last: each function by its name, which is one string literal. */
+static _Thread_local struct {
+    const char *function;
+    int n;
+} counts[64];
+
+static void count(const char *function)
+{
+    size_t i = 0;
+    while (i < sizeof counts / sizeof *counts - 1 && counts[i].function && strcmp(counts[i].function, function))
+        i++;
+    counts[i].function = function;
+    counts[i].n++;
+}
+
+EXPORT int fake_cuda_calls(const char *function)
+{
+    int n = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].function && (!function || !strcmp(counts[i].function, function))) {
+            n += counts[i].n;
+            counts[i].n = 0;
+        }
+    return n;
+}
+
 static CUresult enter(const char *function)
 {
     CUresult rc = CUDA_SUCCESS;
+    count(function);
     pthread_mutex_lock(&lock);
     if (owner && owner != getpid())
         rc = CUDA_ERROR_NOT_INITIALIZED;
@@ -277,7 +306,10 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
 {
     ENTER(cuDeviceGetAttribute);
     (void)device;
-    *value = attribute != CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING ? number_of("FAKE_CUDA_NIC_ORDER", 0)
+             : attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS
+                 ? number_of("FAKE_CUDA_NIC_FLUSH", 1)
+                 : attribute != CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED;
     return CUDA_SUCCESS;
 }
 
@@ -927,20 +959,20 @@ static bool reached(const CUstreamBatchMemOpParams *p, const unsigned char *word
     }
 }
 
-static CUresult memory_operation(const op *o, const CUstream s)
+static CUresult memory_operation(const op *o, const CUstreamBatchMemOpParams *p, const CUstream s)
 {
     size_t follow;
-    CUdeviceptr at = o->memop.writeValue.address;
+    CUdeviceptr at = p->writeValue.address;
     pthread_mutex_lock(&lock);
     unsigned char *word = mapping_at(at) || range_at(&registered, at, 8) ? resolve(at, o->device, &follow) : NULL;
     pthread_mutex_unlock(&lock);
     if (!word || at % 8)
         return CUDA_ERROR_ILLEGAL_ADDRESS;
-    if (o->memop.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
-        __atomic_store_n((uint64_t *)(void *)word, o->memop.writeValue.value64, __ATOMIC_RELEASE);
+    if (p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+        __atomic_store_n((uint64_t *)(void *)word, p->writeValue.value64, __ATOMIC_RELEASE);
         return CUDA_SUCCESS;
     }
-    while (!reached(&o->memop, word)) {
+    while (!reached(p, word)) {
         const struct timespec pause = {0, 20000};
         pthread_mutex_lock(&lock);
         bool stop = s->stop;
@@ -952,13 +984,30 @@ static CUresult memory_operation(const op *o, const CUstream s)
     return CUDA_SUCCESS;
 }
 
+static void free_op(op *o)
+{
+    free(o->snapshot);
+    free(o->memops);
+    free(o);
+}
+
+static CUstreamBatchMemOpParams *copy_batch(const CUstreamBatchMemOpParams *params, unsigned n)
+{
+    CUstreamBatchMemOpParams *same = calloc(n ? n : 1, sizeof *same);
+    memcpy(same, params, n * sizeof *same);
+    return same;
+}
+
 static CUresult carry_out(const op *o, const CUstream s)
 {
     CUresult rc = CUDA_SUCCESS;
     if (o->kind == OP_COPY || o->kind == OP_FILL)
         return copy(o);
-    if (o->kind == OP_MEMOP)
-        return memory_operation(o, s);
+    if (o->kind == OP_MEMOP) {
+        for (unsigned i = 0; i < o->n_memops && rc == CUDA_SUCCESS; i++)
+            rc = memory_operation(o, &o->memops[i], s);
+        return rc;
+    }
     for (const op *part = o->graph->first; part && rc == CUDA_SUCCESS; part = part->next)
         rc = carry_out(part, s);
     return rc;
@@ -1004,8 +1053,7 @@ static void *stream_main(void *arg)
         s->number = o->number;
         pthread_mutex_unlock(&lock);
         CUresult rc = carry_out(o, s);
-        free(o->snapshot);
-        free(o);
+        free_op(o);
         pthread_mutex_lock(&lock);
         s->busy = false;
         if (s->error == CUDA_SUCCESS)
@@ -1066,6 +1114,20 @@ EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
     pthread_mutex_unlock(&lock);
     *stream = s;
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    ENTER(cuCtxGetStreamPriorityRange);
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    ENTER(cuStreamCreateWithPriority);
+    return priority < -5 || priority > 0 ? CUDA_ERROR_INVALID_VALUE : cuStreamCreate(stream, flags);
 }
 
 EXPORT CUresult cuStreamDestroy(CUstream s)
@@ -1151,11 +1213,12 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t byt
 EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned n, CUstreamBatchMemOpParams *params, unsigned flags)
 {
     ENTER(cuStreamBatchMemOp);
-    CUresult rc = flags || n > 256 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    for (unsigned i = 0; i < n && rc == CUDA_SUCCESS; i++) {
-        const op o = {.kind = OP_MEMOP, .memop = params[i]};
-        rc = give(stream, &o);
-    }
+    if (flags || n > 256)
+        return CUDA_ERROR_INVALID_VALUE;
+    const op o = {.kind = OP_MEMOP, .memops = copy_batch(params, n), .n_memops = n};
+    CUresult rc = give(stream, &o);
+    if (rc == CUDA_ERROR_INVALID_HANDLE)
+        free(o.memops);
     return rc;
 }
 
@@ -1188,7 +1251,7 @@ static void free_graph(CUgraph graph)
 {
     for (op *o = graph->first; o;) {
         op *next = o->next;
-        free(o);
+        free_op(o);
         o = next;
     }
     free(graph);
@@ -1225,6 +1288,64 @@ EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
     return CUDA_SUCCESS;
 }
 
+/* A node is an operation of the graph. Here a capture is a chain: the last operation is all that the next depends on. */
+static CUresult fake_cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                            const CUgraphNode **before, size_t *n_before)
+{
+    static _Thread_local CUgraphNode node;
+    ENTER(cuStreamGetCaptureInfo);
+    pthread_mutex_lock(&lock);
+    CUstream s = known(handle);
+    *status = s && s->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    op *last = NULL;
+    if (s && s->capture)
+        for (last = s->capture->first; last && last->next; last = last->next)
+            ;
+    pthread_mutex_unlock(&lock);
+    if (id)
+        *id = 0;
+    if (graph)
+        *graph = NULL;
+    node = (CUgraphNode)(void *)last;
+    *before = &node;
+    *n_before = last != NULL;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
+{
+    ENTER(cuGraphNodeGetType);
+    const op *o = (const op *)(const void *)node;
+    *type = o->kind == OP_MEMOP ? CU_GRAPH_NODE_TYPE_BATCH_MEM_OP : CU_GRAPH_NODE_TYPE_MEMCPY;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+    ENTER(cuGraphBatchMemOpNodeGetParams);
+    const op *o = (const op *)(const void *)node;
+    *params = (CUDA_BATCH_MEM_OP_NODE_PARAMS){.ctx = stack[depth - 1], .count = o->n_memops, .paramArray = o->memops};
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+    ENTER(cuGraphBatchMemOpNodeSetParams);
+    op *o = (op *)(void *)node;
+    CUstreamBatchMemOpParams *new = copy_batch(params->paramArray, params->count);
+    free(o->memops);
+    o->memops = new;
+    o->n_memops = params->count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
+{
+    (void)exec;
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
 /* A graph that can be launched is a copy here: the graph may be destroyed. */
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
@@ -1235,6 +1356,7 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, un
     for (const op *o = graph->first; o; o = o->next) {
         op *same = malloc(sizeof *same);
         *same = *o;
+        same->memops = o->memops ? copy_batch(o->memops, o->n_memops) : NULL;
         same->next = NULL;
         *copied->last = same;
         copied->last = &same->next;
@@ -1261,6 +1383,27 @@ EXPORT CUresult cuGraphDestroy(CUgraph graph)
     return CUDA_SUCCESS;
 }
 
+/* ---------------------------------------------------------------- writes of others */
+
+EXPORT CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope)
+{
+    (void)target;
+    (void)scope;
+    ENTER(cuFlushGPUDirectRDMAWrites);
+    return depth ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+EXPORT void *fake_cuda_bytes(unsigned long address, unsigned long bytes)
+{
+    void *at = NULL;
+    pthread_mutex_lock(&lock);
+    mapping **found = mapping_at(address);
+    if (found && (*found)->at + (*found)->bytes - address >= bytes)
+        at = (*found)->alias + (address - (*found)->at);
+    pthread_mutex_unlock(&lock);
+    return at;
+}
+
 /* ---------------------------------------------------------------- finding functions */
 
 EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags,
@@ -1271,9 +1414,11 @@ EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version,
         int since;
         void (*function)(void);
     } all[] = {
-#define UF_CUDA_FUNCTION(f, since) {#f, since, (void (*)(void))f},
+#define UF_CUDA_FUNCTION(f, since)          {#f, since, (void (*)(void))f},
+#define UF_CUDA_FUNCTION_AS(type, f, since) {#f, since, (void (*)(void))fake_##f},
 #include "cuda/functions.def"
 #undef UF_CUDA_FUNCTION
+#undef UF_CUDA_FUNCTION_AS
     };
     (void)flags;
     *function = NULL;

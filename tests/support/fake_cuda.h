@@ -8,5 +8,9 @@ void fake_cuda_fail(const char *function, int nth, int code);
 int fake_cuda_pending(void);
 /* Driver objects alive in this process: allocations, mappings, reservations, registrations, streams, references to contexts. */
 int fake_cuda_live(void);
+/* How often the calling thread has called a driver function (NULL: any) since it asked last. */
+int fake_cuda_calls(const char *function);
+/* Where the bytes of GPU memory at `address` are, as GDRCopy would map them; NULL if there are not `bytes` of them in one mapping. */
+void *fake_cuda_bytes(unsigned long address, unsigned long bytes);
 
 #endif

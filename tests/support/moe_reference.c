@@ -169,3 +169,122 @@ void moe_reference_combine_weights(const moe_reference *m, int s, const moe_refe
             out_weights[i * m->top_k + j] = w;
         }
 }
+
+/* ---------------------------------------------------------------- expert-major order, biases and levels */
+
+void moe_reference_expand(const moe_reference *m, const moe_reference_rows *flat, int alignment, moe_reference_experts *x)
+{
+    int local = m->n_experts / m->n_pes, lanes = flat->n_rows * m->top_k;
+    size_t most = (size_t)lanes + (size_t)local * (size_t)alignment + 1;
+    x->n_rows = 0;
+    x->token = calloc(most, sizeof *x->token);
+    x->lane = calloc(most, sizeof *x->lane);
+    x->row = calloc((size_t)lanes + 1, sizeof *x->row);
+    x->first = calloc((size_t)local + 1, sizeof *x->first);
+    for (int l = 0; l < lanes; l++)
+        x->row[l] = -1;
+    for (int e = 0; e < local; e++) {
+        x->first[e] = x->n_rows;
+        for (int l = 0; l < lanes; l++)
+            if (flat->experts[l] == e) {
+                x->row[l] = x->n_rows;
+                x->token[x->n_rows] = l / m->top_k;
+                x->lane[x->n_rows++] = l % m->top_k;
+            }
+        while (x->n_rows % alignment != 0) {
+            x->token[x->n_rows] = -1;
+            x->lane[x->n_rows++] = -1;
+        }
+    }
+    x->first[local] = x->n_rows;
+}
+
+void moe_reference_experts_free(moe_reference_experts *x)
+{
+    free(x->token);
+    free(x->lane);
+    free(x->row);
+    free(x->first);
+}
+
+/* One number of a sum, and the lane that decides when it is added. */
+typedef struct part {
+    int lane, pe;
+    float value;
+} part;
+
+static float rounded(const moe_reference_sum *how, float v)
+{
+    return how->element_bytes == 2 ? moe_reference_from_bf16(moe_reference_to_bf16(v)) : v;
+}
+
+/* Adds the parts by increasing lane. */
+static float add(const moe_reference_sum *how, float start, const part *parts, int n)
+{
+    volatile float sum = start;
+    for (int lane = 0; lane < 32; lane++)
+        for (int p = 0; p < n; p++)
+            if (parts[p].lane == lane)
+                sum = sum + parts[p].value;
+    return rounded(how, sum);
+}
+
+/* Replaces the parts of each group of `size` consecutive PEs by their sum, which has the highest lane of the group. */
+static int add_groups(const moe_reference *m, const moe_reference_sum *how, int size, part *parts, int n)
+{
+    part sums[32] = {{0}};
+    int found = 0;
+    for (int first = 0; first < m->n_pes; first += size) {
+        part mine[32];
+        int k = 0, lane = -1;
+        for (int p = 0; p < n; p++)
+            if (parts[p].pe >= first && parts[p].pe < first + size) {
+                mine[k++] = parts[p];
+                lane = parts[p].lane > lane ? parts[p].lane : lane;
+            }
+        if (k > 0)
+            sums[found++] = (part){lane, first, add(how, 0, mine, k)};
+    }
+    memcpy(parts, sums, (size_t)found * sizeof *parts);
+    return found;
+}
+
+static float sum_of(const moe_reference *m, const moe_reference_sum *how, int s, int i, size_t h, const moe_reference_rows *rows,
+                    const unsigned char *const *y)
+{
+    part parts[32];
+    int n = 0, token = tokens_before(m, s) + i;
+    for (int j = 0; j < m->top_k; j++) {
+        int d = owner(m, expert_at(m, s, i, j));
+        if (d < 0 || (!how->experts && highest_lane(m, s, i, d) != j))
+            continue;
+        int row = rows[d].row_of[token];
+        if (how->experts)
+            row = how->experts[d].row[row * m->top_k + j];
+        parts[n++] = (part){j, d, element(y[d] + (size_t)row * how->row_bytes, how->element_bytes, h)};
+    }
+    if (how->levels >= 2)
+        n = add_groups(m, how, 1, parts, n);
+    if (how->levels >= 3)
+        n = add_groups(m, how, how->node_size, parts, n);
+    volatile float start = 0;
+    for (int b = 0; b < 2; b++)
+        if (how->bias[b])
+            start = start + element(how->bias[b] + (size_t)i * how->row_bytes, how->element_bytes, h);
+    return add(how, start, parts, n);
+}
+
+void moe_reference_combine_all(const moe_reference *m, const moe_reference_sum *how, int s, const moe_reference_rows *rows,
+                               const unsigned char *const *y, unsigned char *out)
+{
+    for (int i = 0; i < m->tokens[s]; i++)
+        for (size_t h = 0; h < how->row_bytes / how->element_bytes; h++) {
+            float sum = sum_of(m, how, s, i, h, rows, y);
+            uint16_t half = moe_reference_to_bf16(sum);
+            unsigned char *to = out + (size_t)i * how->row_bytes + h * how->element_bytes;
+            if (how->element_bytes == 2)
+                memcpy(to, &half, 2);
+            else
+                memcpy(to, &sum, 4);
+        }
+}

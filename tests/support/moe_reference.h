@@ -40,6 +40,27 @@ void moe_reference_combine(const moe_reference *m, int s, const moe_reference_ro
 void moe_reference_combine_weights(const moe_reference *m, int s, const moe_reference_rows *rows, const float *const *row_weights,
                                    float *out_weights);
 
+/* The rows of PE d in expert-major order, each expert's beginning at a multiple of `alignment`. */
+typedef struct moe_reference_experts {
+    int n_rows;
+    int32_t *token, *lane; /* [n_rows] its row in flat order and its lane, -1 for padding */
+    int32_t *row;          /* [flat rows][top_k] the row of that lane, or -1 */
+    int32_t *first;        /* [local experts + 1] */
+} moe_reference_experts;
+void moe_reference_expand(const moe_reference *m, const moe_reference_rows *flat, int alignment, moe_reference_experts *experts);
+void moe_reference_experts_free(moe_reference_experts *experts);
+
+/* The sum of PE s with everything that can be asked for. */
+typedef struct moe_reference_sum {
+    int levels;                           /* 1: rounded once; 2: also per PE; 3: also per host */
+    int node_size;                        /* consecutive PEs of a host */
+    const moe_reference_experts *experts; /* [n_pes]; NULL: y is in flat order */
+    const unsigned char *bias[2];         /* [tokens[s]][row_bytes], or NULL */
+    size_t row_bytes, element_bytes;      /* of y, biases and out */
+} moe_reference_sum;
+void moe_reference_combine_all(const moe_reference *m, const moe_reference_sum *how, int s, const moe_reference_rows *rows,
+                               const unsigned char *const *y, unsigned char *out);
+
 /* bf16 nearest to v, ties to the even one. */
 uint16_t moe_reference_to_bf16(float v);
 float moe_reference_from_bf16(uint16_t v);

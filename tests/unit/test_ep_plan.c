@@ -114,6 +114,82 @@ static void rows_of_sources_follow_each_other_without_gap(void **state)
     }
 }
 
+/* Each lane has a row of its own among those of its expert, in the order of tokens; experts begin at multiples of the alignment. */
+static void expert_rows_fill_their_places_in_order(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        random_state = seed_at = seed;
+        uf_ep_shape s = random_shape();
+        s.n_pes = 1;
+        int n = (int)random_below(MOST_TOKENS + 1), alignment = 1 + (int)random_below(130), k = s.top_k;
+        int32_t experts[MOST_TOKENS * 32], rows[192] = {0}, aligned[192], first[193], next[192], row[MOST_TOKENS * 32];
+        random_routing(&s, n, experts);
+        for (int l = 0; l < n * k; l++)
+            if (experts[l] >= 0)
+                rows[experts[l]]++;
+        uf_ep_plan_experts(s.n_experts, alignment, rows, aligned, first);
+        uf_ep_plan_expand(s.n_experts, k, experts, n, first, next, row);
+        for (int e = 0, expected = 0; e < s.n_experts; e++) {
+            assert_int_equal(first[e], expected);
+            assert_int_equal(first[e] % alignment, 0);
+            assert_true(aligned[e] >= rows[e] && aligned[e] < rows[e] + alignment && aligned[e] % alignment == 0);
+            int at = first[e];
+            for (int l = 0; l < n * k; l++)
+                if (experts[l] == e)
+                    assert_int_equal(row[l], at++);
+            expected += aligned[e];
+            assert_int_equal(first[e + 1], expected);
+        }
+        for (int l = 0; l < n * k; l++)
+            assert_true(experts[l] >= 0 || row[l] == -1);
+    }
+}
+
+/* The largest shape: 1024 PEs with two experts each, 32 lanes. */
+static void the_plan_holds_for_1024_pes(void **state)
+{
+    (void)state;
+    enum { PES = 1024, K = 32, TOKENS = 200 };
+    const uf_ep_shape s = {PES, 2048, K, 4096};
+    static int32_t experts[TOKENS * K], rows[PES], first[PES], slot[TOKENS * K], lanes[PES], place[TOKENS * K], seen[PES],
+        seen_lanes[PES];
+    random_state = seed_at = 4711;
+    random_routing(&s, TOKENS, experts);
+    uf_ep_plan_slots(&s, experts, TOKENS, rows, slot);
+    uf_ep_plan_prefix(&s, rows, first);
+    uf_ep_plan_lanes(&s, experts, TOKENS, lanes, place);
+    memset(seen, 0, sizeof seen);
+    memset(seen_lanes, 0, sizeof seen_lanes);
+    int groups_wrong = 0;
+    for (int i = 0; i < TOKENS; i++) {
+        const int32_t *e = experts + i * K;
+        int owners[32], lane[32], n = uf_ep_plan_owners(&s, e, owners, lane);
+        static int32_t host[PES];
+        int32_t order[32];
+        for (int d = 0; d < PES; d++)
+            host[d] = d / 8;
+        int n_hosts = uf_ep_plan_groups(host, owners, n, order);
+        for (int o = 0; o < n; o++)
+            assert_int_equal(slot[i * K + lane[o]], seen[owners[o]]++);
+        for (int j = 0; j < K; j++)
+            assert_int_equal(place[i * K + j], e[j] < 0 ? -1 : seen_lanes[e[j] / 2]++);
+        /* Hosts come in the order of their last owners. */
+        for (int g = 0, at = -1; g < n_hosts; g++) {
+            int last = -1;
+            for (int o = 0; o < n; o++)
+                last = host[owners[o]] == order[g] ? o : last;
+            groups_wrong += last <= at;
+            at = last;
+        }
+    }
+    assert_int_equal(groups_wrong, 0);
+    assert_memory_equal(rows, seen, sizeof rows);
+    assert_memory_equal(lanes, seen_lanes, sizeof lanes);
+    for (int d = 0, sum = 0; d < PES; sum += rows[d++])
+        assert_int_equal(first[d], sum);
+}
+
 static void shape_limits_are_refused_with_field_and_limit(void **state)
 {
     (void)state;
@@ -180,6 +256,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(plan_agrees_with_enumeration_for_every_seed, tell_seed),
         cmocka_unit_test_teardown(rows_of_sources_follow_each_other_without_gap, tell_seed),
+        cmocka_unit_test_teardown(expert_rows_fill_their_places_in_order, tell_seed),
+        cmocka_unit_test_teardown(the_plan_holds_for_1024_pes, tell_seed),
         cmocka_unit_test(shape_limits_are_refused_with_field_and_limit),
         cmocka_unit_test(bad_routings_are_refused_with_pe_token_and_lane),
     };

@@ -41,6 +41,16 @@ static const bench_case cases[] = {
      .per_fabric = true,
      .default_peers = 3,
      .main = bench_ep_main},
+    {.name = "ring",
+     .text =
+         "Measures an all-gather between all PEs, as a ring (uf_ring: blocks go on from PE to PE) and by tiles (uf_tiles: "
+         "straight to\n"
+         "all, eight tiles a share), against the machine moving as many bytes (\"floor\"): every PE copying, or pairs of PEs\n"
+         "streaming over bare libfabric. --sizes: bytes of a PE's block.",
+     .options = "--sizes --fabric --peers --iterations --seconds --no-pin --json ",
+     .per_fabric = true,
+     .default_peers = 3,
+     .main = bench_ring_main},
     {.name = "order",
      .text = "Measures the ordering protocol alone, both ends on one core with nothing between them: signals released a second,\n"
              "and bytes allocated meanwhile.",
@@ -60,6 +70,8 @@ static const char *const summaries[][2] = {
     {"barrier", "barrier and sync of n PEs"},
     {"floor", "what this machine can do without the library"},
     {"ep", "MoE dispatch and combine"},
+    {"ring", "all-gather as a ring and by tiles"},
+    {"ring-model", "rotations of blocks on the EFA model, beside draining: model results"},
     {"order", "the ordering protocol alone"},
     {"ordering", "ordering schemes side by side on the EFA model: model results"},
     {"targets", "the project's speed targets, measured and judged"},
@@ -198,6 +210,8 @@ int bench_command(int argc, char **argv)
     }
     if (strcmp(argv[1], "ordering") == 0)
         return bench_ordering(argc - 2, argv + 2);
+    if (strcmp(argv[1], "ring-model") == 0)
+        return bench_ring_model(argc - 2, argv + 2);
     bool targets = strcmp(argv[1], "targets") == 0;
     const bench_case *c = bench_case_find(argv[1]);
     if (!targets && !c)

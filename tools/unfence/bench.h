@@ -177,6 +177,7 @@ int bench_barrier_main(bench_pe *b);
 int bench_floor_main(bench_pe *b);
 int bench_ep_main(bench_pe *b);
 int bench_order_main(bench_pe *b);
+int bench_ring_main(bench_pe *b);
 
 /* NULL if there is no benchmark of that name. */
 const bench_case *bench_case_find(const char *name);
@@ -185,6 +186,8 @@ void bench_options_default(bench_options *options);
 int bench_command(int argc, char **argv);
 /* `unfence bench ordering`: see bench_ordering.c. Takes the arguments after its name; returns TOOL_EXIT_*. */
 int bench_ordering(int argc, char **argv);
+/* `unfence bench ring-model`: see bench_ring_model.c. Alike. */
+int bench_ring_model(int argc, char **argv);
 /* `unfence bench targets`: see bench_targets.c. Returns TOOL_EXIT_*. */
 int bench_targets(const bench_options *options);
 

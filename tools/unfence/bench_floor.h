@@ -20,7 +20,8 @@ typedef struct bench_copy_floor {
 } bench_copy_floor;
 int bench_floor_copy_slice(bench_pe *b, void *arg, uint64_t iterations, bench_meter *meter);
 
-/* Bare libfabric between PE 0 and 1: fi_writedata ping-pong, and streaming with one delivery-complete a window. Objects of its own, none of
+/* Bare libfabric between PE 0 and 1, and streams between 2 and 3 and so on at the same time, of an even number of PEs: fi_writedata ping-pong, and
+ * streaming with one delivery-complete a window. Objects of its own, none of
  * the library's. Opening returns 1 (and no error) where libfabric or the provider is not here. */
 typedef struct bench_ofi_floor bench_ofi_floor;
 int bench_floor_ofi_open(bench_pe *b, const char *provider, uint64_t max_bytes, uint64_t window, bench_ofi_floor **floor);

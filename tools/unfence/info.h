@@ -5,6 +5,7 @@
 
 #include "base/settings.h"
 #include "cuda/gpu.h"
+#include "cuda/writer.h"
 #include "fabric/fabric.h"
 #include "host.h"
 #include <stdbool.h>
@@ -32,6 +33,7 @@ typedef struct info_gpu {
     bool known;
     char refused[300]; /* else */
     uf_cuda_facts facts;
+    char signals[480]; /* by which way signal words in its memory are stored, and why not by another */
     bool near[INFO_GPUS];
     const char *near_why[INFO_GPUS];
 } info_gpu;

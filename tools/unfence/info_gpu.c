@@ -23,7 +23,9 @@ void info_gpus_find(const uf_settings *settings, info_gpus *g)
     for (int i = 0; i < g->n; i++) {
         info_gpu *gpu = &g->gpus[i];
         gpu->known = uf_cuda_describe(i, &gpu->facts) == UF_OK;
-        if (!gpu->known)
+        if (gpu->known)
+            uf_cuda_writer_foresee(settings, &gpu->facts, gpu->signals, sizeof gpu->signals);
+        else
             snprintf(gpu->refused, sizeof gpu->refused, "%.*s", (int)sizeof gpu->refused - 1, uf_error_message());
     }
     for (int i = 0; i < g->n; i++)
@@ -56,6 +58,22 @@ static bool has(const uf_cuda_facts *f, const ability *a)
     return *((const uint8_t *)f + a->at) != 0;
 }
 
+/* What carries operations of kernels, hosts and streams to peers that are not near, by the kind of memory. Symmetric host memory is carried by
+ * command queues; GPU memory itself would need one of the three ways that are named here with what is missing. */
+static const char *far_host(const uf_cuda_facts *f)
+{
+    return f->host_address ? "command queues and the network" : "not reached: kernels do not see symmetric host memory";
+}
+
+static const char *far_gpu(const uf_cuda_facts *f)
+{
+    return f->dmabuf && f->rdma
+               ? "refused: the GPU offers dma-buf, but no fabric here registers GPU memory (dmabuf, peermem), and nothing "
+                 "stages it through host memory; use memory of the host heap"
+               : "refused: NICs cannot register its memory (dmabuf, peermem), and nothing stages it through host "
+                 "memory; use memory of the host heap";
+}
+
 static void print_gpu(const info_gpus *g, int i)
 {
     const info_gpu *gpu = &g->gpus[i];
@@ -67,6 +85,9 @@ static void print_gpu(const info_gpus *g, int i)
     printf("  GPU %-14d %s, %s, %s\n", i, gpu->facts.name, gpu->facts.bus, tool_format_bytes(gpu->facts.bytes, bytes));
     for (size_t a = 0; a < ABILITIES; a++)
         printf("    %-16s %s\n", a ? "" : "can", has(&gpu->facts, &abilities[a]) ? abilities[a].yes : abilities[a].no);
+    printf("    %-16s %s\n", "signal words by", gpu->signals);
+    printf("    %-16s near peers: mapped (near); others: %s\n", "host heap by", far_host(&gpu->facts));
+    printf("    %-16s near peers: mapped (near); others: %s\n", "GPU memory by", far_gpu(&gpu->facts));
     for (int j = 0; j < g->n; j++)
         if (j != i && g->gpus[j].known)
             printf("    GPU %-12d %s: %s\n", j, gpu->near[j] ? "near" : "not near", gpu->near_why[j]);
@@ -90,11 +111,16 @@ static json_object *gpu_object(const info_gpus *g, int i)
         json_object_object_add(object, "name", json_object_new_string(gpu->facts.name));
         json_object_object_add(object, "bus", json_object_new_string(gpu->facts.bus));
         json_object_object_add(object, "bytes", json_object_new_int64((int64_t)gpu->facts.bytes));
+        json_object_object_add(object, "signals", json_object_new_string(gpu->signals));
     } else {
         json_object_object_add(object, "refused", json_object_new_string(gpu->refused));
     }
     for (size_t a = 0; gpu->known && a < ABILITIES; a++)
         json_object_object_add(object, abilities[a].key, json_object_new_boolean(has(&gpu->facts, &abilities[a])));
+    if (gpu->known) {
+        json_object_object_add(object, "far_host_memory", json_object_new_string(far_host(&gpu->facts)));
+        json_object_object_add(object, "far_gpu_memory", json_object_new_string(far_gpu(&gpu->facts)));
+    }
     for (int j = 0; gpu->known && j < g->n; j++) {
         if (j == i || !g->gpus[j].known)
             continue;

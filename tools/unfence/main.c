@@ -4,6 +4,7 @@
 #include "info.h"
 #include "options.h"
 #include "run.h"
+#include "selftest.h"
 #include "unfence/unfence.h"
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,7 @@ static const command commands[] = {
     {"info", "what is in this host, and what Unfence would use of it", info_command},
     {"doctor", "what each way to a peer needs, and what of it is missing here", doctor_command},
     {"bench", "measure latency, throughput and work requests", bench_command},
+    {"selftest", "compare dispatch and combine with a model, bit by bit", selftest_command},
     {"version", "the version of the command and its library", version_command},
     {"help", "this page, or that of a command", help_command},
 };

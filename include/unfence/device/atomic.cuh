@@ -2,11 +2,12 @@
  *
  * Part of device.cuh. One atomic instruction at system scope, relaxed: it orders nothing else, as in OpenSHMEM. Over NVLink it is executed
  * by the owner's memory; between GPUs on PCIe only where the host found native peer atomics. Fetching forms wait for the value,
- * about 1.3 us over NVLink; the others are complete after ufd_quiet. In warp and block scope the leader does it, once. */
+ * about 1.3 us over NVLink; the others are complete after ufd_quiet. In warp and block scope the leader does it, once.
+ * Of a far peer's word the host of its owner does it (far.cuh), with its own atomic instructions. */
 #ifndef UNFENCE_DEVICE_ATOMIC_CUH
 #define UNFENCE_DEVICE_ATOMIC_CUH
 
-#include "world.cuh"
+#include "far.cuh"
 
 #define UFD_PTX_ATOMICS_(bits, reg)                                                                                              \
     UFD_FN uint##bits##_t ufd_ptx_atomic(uint##bits##_t *p, int op, uint##bits##_t v, uint##bits##_t compare)                    \
@@ -66,7 +67,12 @@ UFD_FN int ufd_atomic_in(const ufd_ctx &c, int op, int width, void *dst, uint64_
 {
     int64_t shift;
     int rc = ufd_check_target<S>(c, UFD_IN_ATOMIC, dst, (uint64_t)width, (uint32_t)width, pe);
-    if (rc || (rc = ufd_reach(c, dst, pe, &shift)))
+    if (rc)
+        return rc;
+    ufd_route to = ufd_route_to(c, pe);
+    if (to.way != UFD_WAY_NEAR)
+        return ufd_far_atomic<S>(c.world, c.queue, to.way, op, width, dst, operand, compare, pe, old);
+    if ((rc = ufd_reach_by(c, to, dst, &shift)))
         return rc;
     S::sync();
     if (S::rank() == 0) {

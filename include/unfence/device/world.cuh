@@ -89,7 +89,7 @@ inline __device__ __noinline__ int64_t ufd_shift_outside(const ufd_world *w, uin
 /* What to add to `symmetric` to have it at the route's peer: UF_OK, UF_EUNSUPPORTED (not near), UF_ERANGE (not symmetric memory). */
 UFD_FN int ufd_reach_by(const ufd_ctx &c, const ufd_route &r, const void *symmetric, int64_t *shift)
 {
-    if (r.way != UFD_NEAR)
+    if (r.way != UFD_WAY_NEAR)
         return UF_EUNSUPPORTED;
     *shift = r.shift;
     if ((uint64_t)symmetric - c.heap < c.heap_span)

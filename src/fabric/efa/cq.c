@@ -182,7 +182,7 @@ static int poll_rails(uf_efa *efa, uf_cqe *cqes, int max)
         efa->base.drained |= (uint32_t)empty << rail;
         rail = rail + 1 < efa->n_rails ? rail + 1 : 0;
     }
-    if (n < max && !efa->spoken)
+    if (unlikely(efa->ailing) && n < max && !efa->spoken)
         n += uf_efa_rail_news(efa, cqes + n);
     return n;
 }

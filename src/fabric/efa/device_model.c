@@ -168,9 +168,17 @@ uint64_t uf_efa_model_place_next(void *place)
     return uf_model_next(((uf_efa_model_place *)place)->model);
 }
 
-void uf_efa_model_place_run(void *place, uint64_t until)
+static uint64_t visible(const uf_model_stats *s)
 {
-    uf_model_run(((uf_efa_model_place *)place)->model, until);
+    return s->copies + s->tx_cqes + s->rx_cqes + s->cqes_lost;
+}
+
+bool uf_efa_model_place_run(void *place, uint64_t until)
+{
+    uf_model *model = ((uf_efa_model_place *)place)->model;
+    uint64_t before = visible(uf_model_get_stats(model));
+    uf_model_run(model, until);
+    return visible(uf_model_get_stats(model)) != before;
 }
 
 /* ---------------------------------------------------------------- open, close */

@@ -37,8 +37,8 @@ uf_model_nic *uf_efa_model_place_nic(uf_efa_model_place *place, uint32_t pe, uin
 /* The NIC is dead from now on; any thread. */
 void uf_efa_model_place_kill(uf_efa_model_place *place, uint32_t pe, uint32_t rail);
 
-/* As uf_fibers_attach wants them. */
+/* As uf_fibers_attach wants them: what a PE can see is a completion or a change of memory. */
 uint64_t uf_efa_model_place_next(void *place);
-void uf_efa_model_place_run(void *place, uint64_t until);
+bool uf_efa_model_place_run(void *place, uint64_t until);
 
 #endif

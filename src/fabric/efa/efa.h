@@ -105,6 +105,7 @@ typedef struct uf_efa {
     uint32_t inline_write; /* bytes of a write that travel in the entry */
     uint32_t empty_polls, polls;
     uint32_t first_rail; /* that is looked at: in turn, since a poll may not come to all */
+    bool ailing;         /* a rail, or the way over one to a peer, broke at some time: only then is there news to look for */
     bool spoken;         /* error() belongs to a completion of this poll */
     uint64_t strays;     /* completions of nobody: stale, unknown senders, receives in error. The first are logged */
     struct uf_mr *mrs;   /* all that are registered: close frees what the caller left */

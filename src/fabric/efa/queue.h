@@ -8,6 +8,7 @@
  * stores: room in the ring is found before a slot is taken, so nobody ever waits with an un-rung turn in hand. A thread that
  * is descheduled there delays those behind it: that is the price of one doorbell that only moves forward.
  * In a kernel one lane speaks for its warp: it reserves and publishes, all lanes write theirs and flush their own stores before.
+ * The counters belong to threads of one processor, GPU or host: they alone are ordered by them.
  * A queue with one owner uses the _owned calls, which have no atomic read-modify-write at all. Do not mix the two. */
 #ifndef UF_FABRIC_EFA_QUEUE_H
 #define UF_FABRIC_EFA_QUEUE_H
@@ -54,14 +55,14 @@ UF_SHARED_FN void uf_efa_sq_init(uf_efa_sq *q, uint64_t *ring, uint32_t *doorbel
 /* `n` more entries are done: their slots are free. Any thread. */
 UF_SHARED_FN void uf_efa_sq_complete(uf_efa_sq *q, uint32_t n)
 {
-    uf_fetch_add_release32(&q->completed, n); /* pairs with the acquire in _room: the slot was fetched before it is rewritten */
+    uf_add_release_here32(&q->completed, n); /* pairs with the acquire in _room: the slot was fetched before it is rewritten */
 }
 
 /* Entries that fit now. */
 UF_SHARED_FN uint32_t uf_efa_sq_room(const uf_efa_sq *q)
 {
     /* `completed` first: read later, it might count entries beyond an older `reserved`. */
-    uint32_t completed = uf_load_acquire32(&q->completed); /* pairs with the release in uf_efa_sq_complete */
+    uint32_t completed = uf_load_acquire_here32(&q->completed); /* pairs with the release in uf_efa_sq_complete */
     uint32_t used = uf_load_relaxed32(&q->reserved) - completed;
     return used < q->limit ? q->limit - used : 0;
 }
@@ -74,11 +75,11 @@ UF_SHARED_FN int uf_efa_sq_reserve(uf_efa_sq *q, uint32_t n, uint32_t *position)
     if (n == 0 || n > q->max_batch)
         return 0;
     for (;;) {
-        uint32_t completed = uf_load_acquire32(&q->completed); /* pairs with the release in uf_efa_sq_complete */
+        uint32_t completed = uf_load_acquire_here32(&q->completed); /* pairs with the release in uf_efa_sq_complete */
         uint32_t base = uf_load_relaxed32(&q->reserved);
         if (base - completed + n > q->limit)
             return 0;
-        if (uf_compare_exchange32(&q->reserved, &base, base + n)) {
+        if (uf_compare_exchange_here32(&q->reserved, &base, base + n)) { /* the acquire above is all that a slot needs */
             *position = base;
             return 1;
         }
@@ -123,18 +124,22 @@ UF_SHARED_FN void uf_efa_sq_flush_stores(const uf_efa_sq *q)
     uf_mmio_flush();
 }
 
-/* Holder of the turn only. The register counts entries; the device uses its low 16 bits [I]. */
+/* Holder of the turn only, who then gives the turn on by a release. The register counts entries; the device uses its low 16 bits [I]. */
 UF_SHARED_FN void uf_efa_sq_ring(uf_efa_sq *q, uint32_t position)
 {
     uf_store_relaxed32(&q->rung, position);
-#if !defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__)
+    /* It comes before the doorbell of whoever has the turn next, since that one's is caused by ours: two stores to one place, ordered by the
+     * turn's release. A fence at system scope here would hold the turn for a trip to the device and back. */
+    uf_mmio_store32(q->doorbell, position);
+#else
     if (q->mmio) {
         q->mmio->store32(q->mmio->arg, q->doorbell, position);
         return;
     }
-#endif
     uf_mmio_store32(q->doorbell, position);
-    uf_mmio_flush(); /* the doorbell before the doorbell of whoever has the turn next, and before this thread's polls [C] */
+    uf_mmio_flush(); /* the same: on a CPU a release does not order stores to a device [C] */
+#endif
 }
 
 /* Hands in `n` written entries from `position` on, in order of position. `more`: the doorbell may wait for a later publish
@@ -142,9 +147,11 @@ UF_SHARED_FN void uf_efa_sq_ring(uf_efa_sq *q, uint32_t position)
 UF_SHARED_FN void uf_efa_sq_publish(uf_efa_sq *q, uint32_t position, uint32_t n, int more)
 {
     uf_efa_sq_flush_stores(q);
-    uint64_t mine = position;
-    for (uint32_t spin = 0; !uf_compare_exchange64(&q->turn, &mine, position | UF_EFA_TURN_HELD); spin++) {
-        mine = position;
+    /* Looked at before it is taken: an exchange by everybody who waits would slow down the one who has it. */
+    for (uint32_t spin = 0;; spin++) {
+        uint64_t mine = position;
+        if (uf_load_relaxed64(&q->turn) == mine && uf_compare_exchange_here64(&q->turn, &mine, position | UF_EFA_TURN_HELD))
+            break;
         uf_shared_pause(spin);
     }
     /* The turn was acquired: pairs with the release below of the poster before us, whose entries our doorbell may cover. */
@@ -152,7 +159,7 @@ UF_SHARED_FN void uf_efa_sq_publish(uf_efa_sq *q, uint32_t position, uint32_t n,
         uf_efa_sq_ring(q, position);
     if (!more)
         uf_efa_sq_ring(q, position + n);
-    uf_store_release64(&q->turn, (uint32_t)(position + n)); /* pairs with the exchange above in the poster after us */
+    uf_store_release_here64(&q->turn, (uint32_t)(position + n)); /* pairs with the exchange above in the poster after us */
 }
 
 /* Rings for everything published so far. Waits for a doorbell store of another thread at most. */
@@ -162,10 +169,10 @@ UF_SHARED_FN void uf_efa_sq_flush(uf_efa_sq *q)
     uint32_t target = (uint32_t)turn; /* positions below it were published before this call */
     for (uint32_t spin = 0; (int32_t)(uf_load_relaxed32(&q->rung) - target) < 0; spin++) {
         turn &= ~UF_EFA_TURN_HELD;
-        if (uf_compare_exchange64(&q->turn, &turn, turn | UF_EFA_TURN_HELD)) {
+        if (uf_compare_exchange_here64(&q->turn, &turn, turn | UF_EFA_TURN_HELD)) {
             if (uf_load_relaxed32(&q->rung) != (uint32_t)turn)
                 uf_efa_sq_ring(q, (uint32_t)turn);
-            uf_store_release64(&q->turn, turn); /* pairs with the exchange in publish */
+            uf_store_release_here64(&q->turn, turn); /* pairs with the exchange in publish */
             return;
         }
         uf_shared_pause(spin);

@@ -20,6 +20,7 @@ static void begin(uf_efa *efa, uf_efa_rail *rail, int code)
 {
     rail->code = code;
     rail->health = UF_EFA_BREAKING;
+    efa->ailing = true;
     rail->broke_at = efa->device->ops->now(efa->device);
 }
 
@@ -63,6 +64,7 @@ bool uf_efa_rail_tells(uf_efa *efa, uf_efa_rail *rail, const uf_efa_slot *slot, 
     if (p->health == UF_EFA_SOUND && another_way(efa, rail, slot->peer)) {
         p->health = UF_EFA_BREAKING;
         p->status = (uint8_t)status;
+        efa->ailing = true;
         rail->peers_breaking++;
     }
     return p->health == UF_EFA_SOUND;
