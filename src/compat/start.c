@@ -61,6 +61,7 @@ void uf_nvshmem_set_failure(uf_nvshmem_failure handler)
 
 int uf_compat_started(void)
 {
+    said = NULL; /* of an earlier call */
     if (uf_compat_here.world)
         return UF_OK;
     return uf_compat_fail(UF_EINVAL, "there is no world: call nvshmem_init or nvshmemx_init_attr first");
@@ -155,6 +156,7 @@ static int begin(const uf_world_options *options)
 {
     uf_compat *here = &uf_compat_here;
     int rc;
+    said = NULL;
     if (here->starts++)
         return UF_OK; /* the world is there: as many ends as starts */
     drop_port();
