@@ -133,12 +133,11 @@ UF_NVSHMEM_BOTH uint64_t nvshmem_signal_fetch(uint64_t *sig)
     return UF_NVSHMEM_AT(uf_nvshmem_signal_fetch(sig), ufd_signal_fetch(sig));
 }
 
-/* The value that held is read again: others may have moved the word on since, as they may before any caller looks. */
+/* The value that held. The host reads it again: others may have moved the word on since. */
 UF_NVSHMEM_BOTH uint64_t nvshmem_signal_wait_until(uint64_t *sig, int cmp, uint64_t value)
 {
 #if defined(__CUDA_ARCH__)
-    ufn_must(ufd_wait(ufn_world(), sig, cmp, value, UFD_WORLD_TIMEOUT));
-    return ufd_signal_fetch(sig);
+    return ufn_signal_wait(sig, cmp, value);
 #else
     return uf_nvshmem_signal_wait_until(sig, cmp, value);
 #endif
@@ -159,9 +158,10 @@ UF_NVSHMEM_BOTH void nvshmem_barrier_all(void)
     UF_NVSHMEM_AT(uf_nvshmem_barrier_all(), ufn_must(ufd_barrier(ufn_world())));
 }
 
+/* Makes plain stores visible, as NVSHMEM promises: in kernels that is the barrier, since ufd_sync orders nothing. */
 UF_NVSHMEM_BOTH void nvshmem_sync_all(void)
 {
-    UF_NVSHMEM_AT(uf_nvshmem_sync_all(), ufn_must(ufd_sync(ufn_world())));
+    UF_NVSHMEM_AT(uf_nvshmem_sync_all(), ufn_must(ufd_barrier(ufn_world())));
 }
 
 UF_NVSHMEM_BOTH uf_nvshmem_team uf_nvshmem_team_at(nvshmem_team_t team)

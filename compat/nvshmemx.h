@@ -180,7 +180,7 @@ UF_NVSHMEM_DATA_TYPES(UF_NVSHMEM_TYPED_STREAM_)
     }                                                                                                                            \
     UF_NVSHMEM_DEVICE void nvshmemx_sync_all_##scope(void)                                                                       \
     {                                                                                                                            \
-        ufn_must(ufd_sync_##scope(ufn_world()));                                                                                 \
+        ufn_must(ufd_barrier_##scope(ufn_world()));                                                                              \
     }
 UF_NVSHMEM_SCOPE_(warp)
 UF_NVSHMEM_SCOPE_(block)

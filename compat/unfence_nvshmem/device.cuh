@@ -21,7 +21,11 @@ namespace
 {
 int uf_nvshmem_fill(const uf_nvshmem_state *state)
 {
-    return cudaMemcpyToSymbol(uf_nvshmem_here, state, sizeof *state) == cudaSuccess ? 0 : -1;
+    cudaError_t rc = cudaMemcpyToSymbol(uf_nvshmem_here, state, sizeof *state);
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(
+            0); /* a copy from pageable memory may return before it has arrived; other streams do not wait for it */
+    return rc == cudaSuccess ? 0 : -1;
 }
 struct uf_nvshmem_registrar {
     uf_nvshmem_module module;
@@ -174,6 +178,17 @@ template <class T> UFD_FN void ufn_wait(const T *word, int cmp, T value)
     ufd_patience patience = ufd_patience_of(ufn_world(), UFD_WORLD_TIMEOUT);
     while (!ufn_holds(word, cmp, value))
         ufn_turn(&patience, word);
+}
+
+/* The same of a signal: the value that held. */
+UFD_FN uint64_t ufn_signal_wait(const uint64_t *sig, int cmp, uint64_t value)
+{
+    uint64_t seen = 0;
+    ufd_patience patience = ufd_patience_of(ufn_world(), UFD_WORLD_TIMEOUT);
+    int rc = ufd_wait_here<ufd_acquiring>(ufn_world(), sig, cmp, value, &patience, &seen);
+    if (rc != UF_OK)
+        ufn_must(ufd_fail(ufn_world(), rc, UFD_IN_WAIT, -1, sig, seen, value));
+    return seen;
 }
 
 template <class T, class W> UFD_FN bool ufn_test_all(const T *words, size_t n, const int *status, int cmp, const W &want)

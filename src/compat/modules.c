@@ -31,6 +31,7 @@ static int fill_compiled(const uf_nvshmem_module *m)
 
 typedef int (*get_global)(unsigned long long *at, size_t *bytes, void *module, const char *name);
 typedef int (*copy_to)(unsigned long long at, const void *from, size_t bytes);
+typedef int (*synchronize)(void *stream);
 
 static int fill_loaded(void *module)
 {
@@ -40,18 +41,19 @@ static int fill_loaded(void *module)
         return uf_compat_fail(UF_ESYSTEM, "a module is to be filled, but the program has not loaded the CUDA driver");
     get_global find = (get_global)(uintptr_t)dlsym(driver, "cuModuleGetGlobal_v2");
     copy_to copy = (copy_to)(uintptr_t)dlsym(driver, "cuMemcpyHtoD_v2");
+    synchronize arrive = (synchronize)(uintptr_t)dlsym(driver, "cuStreamSynchronize"); /* the copy may return before */
     unsigned long long at = 0;
     size_t bytes = 0;
     int rc = UF_OK;
-    if (!find || !copy)
-        rc = uf_compat_fail(UF_ESYSTEM, "the CUDA driver lacks cuModuleGetGlobal or cuMemcpyHtoD");
+    if (!find || !copy || !arrive)
+        rc = uf_compat_fail(UF_ESYSTEM, "the CUDA driver lacks cuModuleGetGlobal, cuMemcpyHtoD or cuStreamSynchronize");
     else if (find(&at, &bytes, module, "uf_nvshmem_here"))
         rc = uf_compat_fail(
             UF_EINVAL, "the module has no state of NVSHMEM's: compile it with nvshmem.h, for the GPU whose context is current");
     else if (bytes != sizeof(uf_nvshmem_state))
         rc = uf_compat_fail(UF_EMISMATCH,
                             "the module was compiled with other NVSHMEM headers than this library's: compile it again");
-    else if (copy(at, &uf_compat_here.state, bytes))
+    else if (copy(at, &uf_compat_here.state, bytes) || arrive(NULL))
         rc = uf_compat_fail(UF_ESYSTEM, "the state of the module could not be written");
     dlclose(driver);
     return rc;

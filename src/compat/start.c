@@ -29,6 +29,13 @@ int uf_compat_fail(int code, const char *sentence)
     return code;
 }
 
+/* At the start of a call: what an earlier one said is not why this one fails. */
+static void forget(void)
+{
+    said = NULL;
+    said_code = UF_OK;
+}
+
 const char *uf_nvshmem_message(void)
 {
     return said ? said : uf_error_message();
@@ -61,7 +68,7 @@ void uf_nvshmem_set_failure(uf_nvshmem_failure handler)
 
 int uf_compat_started(void)
 {
-    said = NULL; /* of an earlier call */
+    forget();
     if (uf_compat_here.world)
         return UF_OK;
     return uf_compat_fail(UF_EINVAL, "there is no world: call nvshmem_init or nvshmemx_init_attr first");
@@ -156,7 +163,7 @@ static int begin(const uf_world_options *options)
 {
     uf_compat *here = &uf_compat_here;
     int rc;
-    said = NULL;
+    forget();
     if (here->starts++)
         return UF_OK; /* the world is there: as many ends as starts */
     drop_port();

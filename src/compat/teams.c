@@ -109,7 +109,8 @@ void nvshmem_team_destroy(nvshmem_team_t number)
         return; /* no team, or one that is not the program's */
     uf_compat_here.state.teams[number] = none;
     uf_compat_here.teams[number] = NULL;
-    uf_compat_ok("nvshmem_team_destroy", uf_team_destroy(team));
+    int rc = uf_team_destroy(team);
+    uf_compat_ok("nvshmem_team_destroy", rc ? rc : uf_compat_fill_modules());
 }
 
 int nvshmem_barrier(nvshmem_team_t number)
