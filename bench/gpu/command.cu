@@ -148,19 +148,19 @@ int main(int argc, char **argv)
     auto of = [scale](double n) { return std::max<uint64_t>(32, (uint64_t)(n * scale) / 32 * 32); };
     wrong += measure_round_trips((uint32_t)of(20000));
     printf("commands a second, checked:\n");
-    for (int engine = 0; engine < 2; engine++) {
-        measure_rate("thread, a fence each", EACH_THREAD, 1, 1, of(200000), 1, engine, &wrong);
-        measure_rate("thread, payload ready", READY_THREAD, 1, 1, of(500000), 1, engine, &wrong);
-        measure_rate("thread, a fence in 32", RUNS_OF_32, 1, 1, of(2000000), 1, engine, &wrong);
-        measure_rate("warp, 32 in one go", EACH_WARP, 1, 32, of(100000), 1, engine, &wrong);
-        measure_rate("warps", EACH_WARP, 8, 32, of(20000), 1, engine, &wrong);
-        measure_rate("warps", EACH_WARP, 32, 32, of(6000), 1, engine, &wrong);
-        measure_rate("warps", EACH_WARP, 32, 256, of(800), 1, engine, &wrong);
-        measure_rate("threads, a fence each", EACH_THREAD, 8, 128, of(500), 1, engine, &wrong);
-        measure_rate("threads, a fence each", EACH_THREAD, 32, 256, of(64), 1, engine, &wrong);
-        measure_rate("warps, payload ready", READY_WARP, 8, 32, of(20000), 1, engine, &wrong);
+    for (consuming who : {BARE_RING, ENGINE_EACH}) {
+        measure_rate("thread, a fence each", EACH_THREAD, 1, 1, of(200000), 1, who, &wrong);
+        measure_rate("thread, payload ready", READY_THREAD, 1, 1, of(500000), 1, who, &wrong);
+        measure_rate("thread, a fence in 32", RUNS_OF_32, 1, 1, of(2000000), 1, who, &wrong);
+        measure_rate("warp, 32 in one go", EACH_WARP, 1, 32, of(100000), 1, who, &wrong);
+        measure_rate("warps", EACH_WARP, 8, 32, of(20000), 1, who, &wrong);
+        measure_rate("warps", EACH_WARP, 32, 32, of(6000), 1, who, &wrong);
+        measure_rate("warps", EACH_WARP, 32, 256, of(800), 1, who, &wrong);
+        measure_rate("threads, a fence each", EACH_THREAD, 8, 128, of(500), 1, who, &wrong);
+        measure_rate("threads, a fence each", EACH_THREAD, 32, 256, of(64), 1, who, &wrong);
+        measure_rate("warps, payload ready", READY_WARP, 8, 32, of(20000), 1, who, &wrong);
         for (int rings = 2; rings <= MAX_RINGS; rings *= 2)
-            measure_rate("warps", EACH_WARP, 32, 32, of(20000), rings, engine, &wrong);
+            measure_rate("warps", EACH_WARP, 32, 32, of(20000), rings, who, &wrong);
     }
     return wrong != 0;
 }

@@ -214,6 +214,28 @@ static double measure_bare(report *out, post_rig *r, const char *policy, post_sh
     return report_add(out, "post", policy, 64, (uint32_t)s.blocks, "rate", "M/s", "", rates);
 }
 
+/* Against command queues in three ways, since "a command queue" may mean each: one ring and its thread; eight rings of one endpoint, which one
+ * thread serves; eight rings with a thread each. The best shape is a choice made after measuring, so the least of them is told, too. */
+static void judge_commands(report *out, double best, double least, int *wrong)
+{
+    std::vector<double> one, shared, eight;
+    for (int i = 0; i < REPEATS; i++) {
+        one.push_back(measure_rate("warps", EACH_WARP, 8, 32, 20000, 1, ENGINE_EACH, wrong));
+        shared.push_back(measure_rate("warps", EACH_WARP, 32, 32, 5000, 8, ENGINE_SHARED, wrong));
+        eight.push_back(measure_rate("warps", EACH_WARP, 32, 32, 20000, 8, ENGINE_EACH, wrong));
+    }
+    double queue = report_add(out, "command", "1-ring", 64, 8, "rate", "M/s", "", one);
+    double together = report_add(out, "command", "8-rings-1-thread", 64, 32, "rate", "M/s", "", shared);
+    double queues = report_add(out, "command", "8-rings-8-threads", 64, 32, "rate", "M/s", "", eight);
+    report_judge(out, "direct, 32 blocks, 32 entries a doorbell: best shape", best, "M/s", 100, false);
+    report_judge(out, "... least of the shapes with a queue a block", least, "M/s", 100, false);
+    report_judge(out, "best shape against one command queue and its thread", queue > 0 ? best / queue : 0, "x", 5, false);
+    report_judge(out, "... least shape", queue > 0 ? least / queue : 0, "x", 5, false);
+    report_judge(out, "best shape against 8 command queues of one thread", together > 0 ? best / together : 0, "x", 5, false);
+    report_judge(out, "... least shape", together > 0 ? least / together : 0, "x", 5, false);
+    report_judge(out, "best shape against 8 command queues, a thread each", queues > 0 ? best / queues : 0, "x", 5, false);
+}
+
 int main(int argc, char **argv)
 {
     const char *json = argc > 2 && !strcmp(argv[1], "--json") ? argv[2] : NULL;
@@ -252,23 +274,17 @@ int main(int argc, char **argv)
         {"32-queues-1-a-bell", {32, 4, 32, 1, 10000, UF_EFA_STORES_COMBINED}},
         {"32-queues-apart", {32, 2, 32, 32, 10000, UF_EFA_STORES_APART}},
     };
-    double whole = 0;
+    double best = 0, least = 0;
     for (const auto &row : rows) {
         double rate = measure(&out, &r, row.policy, row.shape, threads, &wrong);
-        whole = std::max(whole, rate);
+        if (row.shape.batch != 32 || row.shape.queues != 32 || row.shape.stores != UF_EFA_STORES_COMBINED)
+            continue; /* not what the target speaks of */
+        best = std::max(best, rate);
+        least = least > 0 ? std::min(least, rate) : rate;
     }
-    std::vector<double> one, eight;
-    for (int i = 0; i < REPEATS; i++) {
-        one.push_back(measure_rate("warps", EACH_WARP, 8, 32, 20000, 1, true, &wrong));
-        eight.push_back(measure_rate("warps", EACH_WARP, 32, 32, 20000, 8, true, &wrong));
-    }
-    double queue = report_add(&out, "command", "1-ring", 64, 8, "rate", "M/s", "", one);
-    double queues = report_add(&out, "command", "8-rings", 64, 32, "rate", "M/s", "", eight);
-    report_judge(&out, "direct posting, 32 blocks, 32 entries a doorbell, M/s", whole, "M/s", 100, false);
-    report_judge(&out, "... against a command queue and its progress thread", queue > 0 ? whole / queue : 0, "x", 5, false);
+    judge_commands(&out, best, least, &wrong);
     report_targets(&out);
-    printf("%d host threads are the device; direct / 8 command queues with a thread each %.2f; of bare stores %.2f\n", threads,
-           queues > 0 ? whole / queues : 0, bare > 0 ? whole / bare : 0);
+    printf("%d host threads are the device; direct posting of bare stores %.2f\n", threads, bare > 0 ? best / bare : 0);
     if (json && !report_json(&out, json))
         wrong++;
     return wrong != 0;

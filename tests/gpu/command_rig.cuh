@@ -68,7 +68,8 @@ static inline void rig_free(void *arg, uf_command_place place, void *host, void 
 
 /* One endpoint and its queue. Consumers side by side count in their own lines. */
 struct alignas(128) rig {
-    uf_engine *engine;
+    uf_engine *engine; /* its own, or that of the rig it was opened beside */
+    bool beside;
     uf_order_ctx ctx;
     uf_command_queue *queue;
     ufd_queue ring; /* to be given to kernels by value */
@@ -123,15 +124,24 @@ static inline int rig_wait(void *arg, uint32_t round, uint64_t deadline)
     return 0;
 }
 
-static inline void rig_open(rig *r, uint32_t shift, uint64_t first, uint64_t timeout_ns)
+static inline void rig_queue(rig *r, uint32_t shift, uint64_t first, uint64_t timeout_ns)
 {
-    static uf_settings settings;
-    rig_ok(uf_settings_load(&settings), "settings");
     r->ctx.fence_epoch = 0;
     r->judge = NULL;
     r->faults = r->judged = 0;
     r->stop = false;
     r->world = 0;
+    uf_command_memory memory = {NULL, rig_alloc, rig_free, NULL};
+    uf_command_edges edges = {r, rig_resolve, rig_apply, rig_sound};
+    uf_command_params queue = {shift, 256, timeout_ns, first, &r->ctx, &memory, &edges};
+    rig_ok(uf_command_queue_create(r->engine, &queue, &r->queue), "queue");
+    r->ring = *uf_command_queue_ring(r->queue);
+}
+
+static inline void rig_open(rig *r, uint32_t shift, uint64_t first, uint64_t timeout_ns)
+{
+    static uf_settings settings;
+    rig_ok(uf_settings_load(&settings), "settings");
     uf_engine_params params = {};
     params.settings = &settings;
     params.n_pes = 4;
@@ -139,11 +149,16 @@ static inline void rig_open(rig *r, uint32_t shift, uint64_t first, uint64_t tim
     params.host = {r, NULL, NULL, rig_failed, rig_tick, rig_wait};
     params.local_pes = 1;
     rig_ok(uf_engine_create(&params, &r->engine), "engine");
-    uf_command_memory memory = {NULL, rig_alloc, rig_free, NULL};
-    uf_command_edges edges = {r, rig_resolve, rig_apply, rig_sound};
-    uf_command_params queue = {shift, 256, timeout_ns, first, &r->ctx, &memory, &edges};
-    rig_ok(uf_command_queue_create(r->engine, &queue, &r->queue), "queue");
-    r->ring = *uf_command_queue_ring(r->queue);
+    r->beside = false;
+    rig_queue(r, shift, first, timeout_ns);
+}
+
+/* One more queue of `owner`'s endpoint, served by the owner's consumer. To be closed before the owner. */
+static inline void rig_open_beside(rig *r, const rig *owner, uint32_t shift, uint64_t first, uint64_t timeout_ns)
+{
+    r->engine = owner->engine;
+    r->beside = true;
+    rig_queue(r, shift, first, timeout_ns);
 }
 
 static inline void rig_start(rig *r)
@@ -167,7 +182,8 @@ static inline void rig_close(rig *r)
 {
     rig_stop(r);
     uf_command_queue_destroy(r->queue);
-    uf_engine_destroy(r->engine);
+    if (!r->beside)
+        uf_engine_destroy(r->engine);
 }
 
 #endif
