@@ -113,9 +113,9 @@ typedef struct uf_ep_send {
  * from the finish, as all refusals do that others must hear of. */
 UF_API int uf_ep_dispatch_start(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle);
 /* Blocks until all rows are here. Refused on all PEs alike with token, lane and limit named: too many tokens, an expert out of range or
- * twice in a token; the handle is then free. UF_ETIMEDOUT and UF_EPEER name the late PE, the phase and how far it came; the uf_ep is
- * of no use after these and is to be destroyed. UF_EAGAIN, on all PEs alike: some PE has max_handles open. After UF_EINVAL and
- * UF_EAGAIN of this call all PEs are in step and may go on. */
+ * twice in a token, a NULL argument; a new handle is then free. UF_EAGAIN, on all PEs alike: some PE has max_handles open. After these all
+ * PEs are in step and may go on. UF_ETIMEDOUT and UF_EPEER name the late PE, the phase and how far it came; the uf_ep is of no use after these
+ * and is to be destroyed, as it is after the UF_EINVAL that names a PE which can't use the handle of its call. */
 UF_API int uf_ep_dispatch_finish(uf_ep *ep, uf_ep_handle *handle, uf_ep_received *received);
 /* Both in one, with packed rows and no scales. */
 UF_API int uf_ep_dispatch(uf_ep *ep, const void *x, const int32_t *experts, const float *weights, int n_tokens,
@@ -133,7 +133,9 @@ typedef struct uf_ep_back {
 } uf_ep_back;
 
 /* Starts a combine on the handle of a finished dispatch; what `back` points to stays unchanged (and out untouched) until the finish. May be
- * done again on the same handle. UF_EUNSUPPORTED for UF_EP_BYTES. */
+ * done again on the same handle. A wrong argument is refused at the finish, on all PEs alike, which stay in step. A handle that can't be
+ * used (as in a cached dispatch) is UF_EINVAL here, and at the finish of those PEs that could use theirs, whose uf_ep is then of no use any more.
+ * UF_EUNSUPPORTED for UF_EP_BYTES. */
 UF_API int uf_ep_combine_start(uf_ep *ep, const uf_ep_back *back, uf_ep_handle *handle);
 /* Blocks until all rows are back and added. y is the caller's again on return. */
 UF_API int uf_ep_combine_finish(uf_ep *ep, uf_ep_handle *handle);

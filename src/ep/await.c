@@ -6,6 +6,9 @@
 #include "ep/private.h"
 #include <stdio.h>
 
+/* How often a wait looks for the news that it is in vain. */
+enum { LOOK_NS = 20000000 };
+
 static uint64_t now(const uf_ep *ep)
 {
     return ep->world->driver->now(ep->world->driver->arg);
@@ -46,6 +49,22 @@ static int late(uf_ep *ep, const uf_ep_await *a)
                    a->what, here, all, names, named > 8 ? " and more" : "", detail);
 }
 
+/* Waits for one source, and looks from time to time whether it, or another, has said that it can't take part. */
+static int wait_one(uf_ep *ep, const uf_ep_await *a, int pe, uint64_t left)
+{
+    for (;;) {
+        uint64_t slice = left < LOOK_NS ? left : LOOK_NS;
+        int rc = uf_wait_from(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value,
+                              ep->world_pe[pe], slice);
+        if (rc != UF_ETIMEDOUT)
+            return rc;
+        int refused = uf_ep_check_notices(ep);
+        if (refused || slice == left)
+            return refused ? refused : rc;
+        left -= left == UF_FOREVER ? 0 : slice;
+    }
+}
+
 int uf_ep_wait(uf_ep *ep, const uf_ep_await *a, bool block)
 {
     for (int pe = 0; !block && pe < ep->shape.n_pes; pe++) {
@@ -53,6 +72,8 @@ int uf_ep_wait(uf_ep *ep, const uf_ep_await *a, bool block)
             continue;
         /* uf_test lets the engine move things, where no thread of its own does. */
         int rc = uf_test(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value);
+        if (rc == UF_EAGAIN && uf_ep_check_notices(ep))
+            return UF_EINVAL;
         if (rc)
             return rc;
     }
@@ -62,8 +83,7 @@ int uf_ep_wait(uf_ep *ep, const uf_ep_await *a, bool block)
         if (!counts(ep, a, pe) || arrived(ep, a, pe))
             continue;
         uint64_t start = now(ep), left = deadline == UINT64_MAX ? UF_FOREVER : deadline > start ? deadline - start : 1;
-        int rc = uf_wait_from(ep->world, uf_ep_word(ep, a->kind, pe), UF_GE, a->expected ? a->expected[pe] : a->value,
-                              ep->world_pe[pe], left);
+        int rc = wait_one(ep, a, pe, left);
         ep->stats.late_ns[a->stats] += now(ep) - start;
         ep->stats.late_pe[a->stats] = ep->world_pe[pe];
         if (rc)
@@ -83,23 +103,14 @@ int uf_ep_put(uf_ep *ep, size_t offset, const void *src, size_t bytes, int kind,
                              ep->world_pe[pe], UF_WEAK);
 }
 
-/* Who may overwrite what is here, or (to_send) whose memory I will overwrite. */
-static const int32_t *leave_of(const uf_ep *ep, const uf_ep_handle *h, bool combine, bool to_send)
+int uf_ep_give_leave(uf_ep *ep, const uf_ep_handle *h)
 {
-    if (!combine && h->resized)
-        return ep->everybody;
-    return combine == to_send ? h->rows_from : h->rows_to;
-}
-
-int uf_ep_give_leave(uf_ep *ep, uf_ep_handle *h, bool combine)
-{
-    const int32_t *tell = leave_of(ep, h, combine, false), *hear = leave_of(ep, h, combine, true);
-    int rc = UF_OK;
+    int rc = h->own.kind ? uf_ep_refuse(ep, h) : UF_OK;
+    int strength = ep->refuses ? UF_STRONG : UF_WEAK;
     for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
         int pe = (ep->me + turn) % ep->shape.n_pes;
-        if (tell[pe])
-            rc = uf_ep_signal(ep, UF_EP_READY, 1, pe);
-        ep->expected_ready[pe] += hear[pe] > 0;
+        rc = uf_signal(ep->ctx, uf_ep_word(ep, UF_EP_READY, ep->me), UF_SIGNAL_ADD, 1, ep->world_pe[pe], strength);
+        ep->expected_ready[pe]++;
     }
     return rc;
 }
@@ -111,7 +122,6 @@ int uf_ep_wait_leave(uf_ep *ep, uf_ep_handle *h, bool combine, bool block)
                                      .what = "leave to overwrite",
                                      .kind = UF_EP_READY,
                                      .expected = ep->expected_ready,
-                                     .rows = leave_of(ep, h, combine, true),
                                      .stats = combine,
                                      .number = combine ? h->combine_id : h->step},
                       block);

@@ -2,7 +2,7 @@
  *
  * A dispatch whose notes are out is "counting" until it has read those of the others. At most two are: then the rows of the oldest are sent
  * before another may start. Arguments that are wrong on one PE are refused on all at the finish of a new dispatch, since all exchange
- * notes there; in a cached dispatch and a combine they are refused before anything is sent. */
+ * notes there; in a cached dispatch and a combine at its finish as well, by the words of refuse.c. */
 #include "base/error.h"
 #include "ep/private.h"
 
@@ -18,6 +18,17 @@ static void stop_counting(uf_ep *ep, const uf_ep_handle *h)
         }
 }
 
+/* Once everybody has been heard: whether the call is refused, which is then its state. */
+static bool heard_refusal(const uf_ep *ep, uf_ep_handle *h, uf_ep_state refused)
+{
+    int pe;
+    if (!uf_ep_refused(ep, h, &pe, &h->fault))
+        return false;
+    h->fault_pe = ep->world_pe[pe];
+    h->state = refused;
+    return true;
+}
+
 /* Takes a handle as far as its rows are sent. */
 static int advance(uf_ep *ep, uf_ep_handle *h, bool block)
 {
@@ -30,12 +41,14 @@ static int advance(uf_ep *ep, uf_ep_handle *h, bool block)
         return rc;
     case UF_EP_LEAVE:
         rc = uf_ep_wait_leave(ep, h, false, block);
-        return rc ? rc : uf_ep_rows_send(ep, h);
+        return rc || heard_refusal(ep, h, UF_EP_LEAVE_REFUSED) ? rc : uf_ep_rows_send(ep, h);
     case UF_EP_BACK_LEAVE:
         rc = uf_ep_wait_leave(ep, h, true, block);
-        return rc ? rc : uf_ep_back_send(ep, h);
+        return rc || heard_refusal(ep, h, UF_EP_BACK_REFUSED) ? rc : uf_ep_back_send(ep, h);
     case UF_EP_FREE:
     case UF_EP_REFUSED:
+    case UF_EP_LEAVE_REFUSED:
+    case UF_EP_BACK_REFUSED:
     case UF_EP_ROWS:
     case UF_EP_OPEN:
     case UF_EP_BACK_ROWS:
@@ -55,14 +68,21 @@ static int read_earlier(uf_ep *ep, const uf_ep_handle *h, bool block)
 
 /* ---------------------------------------------------------------- dispatch */
 
-static int check_received(const uf_ep *ep, const char *call, const uf_ep_received *r)
+static const uf_ep_fault no_fault = {UF_EP_FAULT_NONE, -1, -1, 0};
+
+/* A struct of the caller's: `size` is its first member. */
+static uf_ep_fault find_struct_fault(const void *given, size_t bytes, uf_ep_argument argument)
 {
-    if (!r)
-        return uf_fail(UF_EINVAL, "%s on PE %d: argument received is NULL", call, ep->world->pe);
-    if (r->size < sizeof *r)
-        return uf_fail(UF_EINVAL, "%s on PE %d: received.size is %zu, but this library's uf_ep_received has %zu bytes", call,
-                       ep->world->pe, r->size, sizeof *r);
-    return UF_OK;
+    size_t size;
+    if (!given)
+        return (uf_ep_fault){UF_EP_FAULT_NULL, -1, argument, 0};
+    memcpy(&size, given, sizeof size);
+    return size < bytes ? (uf_ep_fault){UF_EP_FAULT_SIZE, -1, argument, (int32_t)size} : no_fault;
+}
+
+static uf_ep_fault find_received_fault(const uf_ep_received *r)
+{
+    return find_struct_fault(r, sizeof *r, UF_EP_ARG_RECEIVED);
 }
 
 static int check_state(const uf_ep *ep, const char *call, const uf_ep_handle *h, bool wanted)
@@ -90,14 +110,19 @@ static uf_ep_fault find_fault(uf_ep *ep, const uf_ep_handle *h, const uf_ep_send
         return (uf_ep_fault){UF_EP_FAULT_HANDLES, -1, -1, ep->sizes.n_handles};
     bool scales = ep->options.n_scales > 0;
     if (s->n_tokens > 0 && s->n_tokens <= ep->shape.max_tokens && (!s->x || !s->experts || (scales && !s->scales)))
-        return (uf_ep_fault){UF_EP_FAULT_NULL, -1, !s->x ? 0 : !s->experts ? 1 : 2, s->n_tokens};
+        return (uf_ep_fault){UF_EP_FAULT_NULL, -1,
+                             !s->x         ? UF_EP_ARG_X
+                             : !s->experts ? UF_EP_ARG_EXPERTS
+                                           : UF_EP_ARG_SCALES,
+                             s->n_tokens};
     if (s->gradients)
         return (uf_ep_fault){UF_EP_FAULT_GRADIENTS, -1, -1, s->gradients};
     uf_ep_routing_find(&ep->shape, s->experts, s->n_tokens, &fault);
     return fault;
 }
 
-static int start_new(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle)
+/* `fault`: what is wrong with the call already. */
+static int start_new(uf_ep *ep, const uf_ep_send *send, uf_ep_fault fault, uf_ep_handle **handle)
 {
     int rc = UF_OK;
     while (!rc && ep->n_counting == UF_EP_MOST_COUNTING)
@@ -105,17 +130,21 @@ static int start_new(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle)
     if (rc)
         return uf_ep_break(ep, rc);
     uf_ep_handle *h = find_handle(ep, 0, ep->sizes.n_handles);
-    uf_ep_fault fault = find_fault(ep, h, send);
+    if (!fault.kind)
+        fault = find_fault(ep, h, send);
     if (fault.kind)
         h = find_handle(ep, ep->sizes.n_handles, UF_EP_MOST_REFUSED);
     if (!h)
         return uf_ep_break(ep, uf_fail(UF_EINVAL, "uf_ep_dispatch_start on PE %d: %d refused dispatches were not finished",
                                        ep->world->pe, UF_EP_MOST_REFUSED));
-    h->send = *send;
+    uf_ep_count_call(ep);
     h->step = ++ep->step;
+    h->calls = 0;
     h->state = UF_EP_COUNTS;
-    if (!fault.kind)
+    if (!fault.kind) {
+        h->send = *send;
         uf_ep_dispatch_plan(ep, h);
+    }
     ep->counting[ep->n_counting++] = h;
     /* Staged bytes may be overwritten, and no earlier put of mine can be placed again, once it has completed. */
     rc = uf_ep_complete(ep);
@@ -125,58 +154,66 @@ static int start_new(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle)
     return uf_ep_break(ep, rc);
 }
 
-static int start_cached(uf_ep *ep, const uf_ep_send *send, uf_ep_handle *h)
+/* A call on an open handle; what is wrong with it is told to all and refused by all at its finish. */
+static void open_call(uf_ep *ep, uf_ep_handle *h, uf_ep_fault fault)
 {
-    const char *call = "uf_ep_dispatch_start with a handle";
-    int rc = check_state(ep, call, h, h->state == UF_EP_OPEN);
-    if (!rc && h->n_tokens && !send->x)
-        rc =
-            uf_fail(UF_EINVAL, "%s on PE %d: argument x is NULL, but the handle has %d tokens", call, ep->world->pe, h->n_tokens);
-    if (!rc && h->n_tokens && !send->scales && ep->options.n_scales && !send->gradients)
-        rc = uf_fail(UF_EINVAL, "%s on PE %d: argument scales is NULL, but rows have %d", call, ep->world->pe,
-                     ep->options.n_scales);
+    uf_ep_count_call(ep);
+    h->calls++;
+    h->call = ep->calls;
+    h->own = fault;
+}
+
+static uf_ep_fault find_cached_fault(const uf_ep *ep, const uf_ep_handle *h, const uf_ep_send *s)
+{
+    if (h->n_tokens && !s->x)
+        return (uf_ep_fault){UF_EP_FAULT_NULL, -1, UF_EP_ARG_X, h->n_tokens};
+    if (h->n_tokens && !s->scales && ep->options.n_scales && !s->gradients)
+        return (uf_ep_fault){UF_EP_FAULT_NULL, -1, UF_EP_ARG_SCALES, h->n_tokens};
+    return no_fault;
+}
+
+static int start_cached(uf_ep *ep, const uf_ep_send *send, uf_ep_fault fault, uf_ep_handle *h)
+{
+    uf_ep_fault unusable = uf_ep_handle_find(ep, h);
+    if (unusable.kind)
+        return uf_ep_refuse_call(ep, &unusable);
+    if (!fault.kind)
+        fault = find_cached_fault(ep, h, send);
+    open_call(ep, h, fault);
+    h->state = UF_EP_LEAVE;
+    int rc = UF_OK;
+    if (!fault.kind) {
+        h->send = *send;
+        h->resized = h->row_bytes != uf_ep_send_bytes(ep, h);
+        rc = h->resized ? uf_ep_complete(ep) : UF_OK;
+    }
+    return uf_ep_break(ep, rc ? rc : uf_ep_give_leave(ep, h));
+}
+
+static int start(uf_ep *ep, const uf_ep_send *send, uf_ep_fault fault, uf_ep_handle **handle)
+{
+    int rc = uf_ep_check(ep, "uf_ep_dispatch_start", NULL);
     if (rc)
         return rc;
-    h->send = *send;
-    h->state = UF_EP_LEAVE;
-    h->resized = h->row_bytes != uf_ep_send_bytes(ep, h);
-    if (h->resized)
-        rc = uf_ep_complete(ep);
-    return uf_ep_break(ep, rc ? rc : uf_ep_give_leave(ep, h, false));
+    if (!fault.kind)
+        fault = find_struct_fault(send, sizeof *send, UF_EP_ARG_SEND);
+    return *handle ? start_cached(ep, send, fault, *handle) : start_new(ep, send, fault, handle);
 }
 
 int uf_ep_dispatch_start(uf_ep *ep, const uf_ep_send *send, uf_ep_handle **handle)
 {
-    if (!ep || !send || !handle)
-        return uf_fail(UF_EINVAL, "uf_ep_dispatch_start: argument %s is NULL", !ep ? "ep" : !send ? "send" : "handle");
-    if (send->size < sizeof *send)
-        return uf_fail(UF_EINVAL, "uf_ep_dispatch_start on PE %d: send.size is %zu, but this library's uf_ep_send has %zu bytes",
-                       ep->world->pe, send->size, sizeof *send);
-    int rc = uf_ep_check(ep, "uf_ep_dispatch_start", *handle);
-    if (rc)
-        return rc;
-    return *handle ? start_cached(ep, send, *handle) : start_new(ep, send, handle);
+    if (!ep || !handle)
+        return uf_fail(UF_EINVAL, "uf_ep_dispatch_start: argument %s is NULL", !ep ? "ep" : "handle");
+    return start(ep, send, no_fault, handle);
 }
 
-int uf_ep_dispatch_finish(uf_ep *ep, uf_ep_handle *h, uf_ep_received *received)
+static int finish(uf_ep *ep, uf_ep_handle *h, uf_ep_received *received)
 {
-    const char *call = "uf_ep_dispatch_finish";
-    if (!ep || !h)
-        return uf_fail(UF_EINVAL, "%s: argument %s is NULL", call, !ep ? "ep" : "handle");
-    int rc = uf_ep_check(ep, call, h);
-    if (!rc)
-        rc = check_received(ep, call, received);
-    if (!rc)
-        rc = check_state(ep, call, h,
-                         h->state == UF_EP_COUNTS || h->state == UF_EP_REFUSED || h->state == UF_EP_LEAVE ||
-                             h->state == UF_EP_ROWS);
-    if (rc)
-        return rc;
-    rc = read_earlier(ep, h, true);
+    int rc = read_earlier(ep, h, true);
     if (!rc)
         rc = advance(ep, h, true);
-    if (!rc && h->state == UF_EP_REFUSED) {
-        h->state = UF_EP_FREE;
+    if (!rc && (h->state == UF_EP_REFUSED || h->state == UF_EP_LEAVE_REFUSED)) {
+        h->state = h->state == UF_EP_REFUSED ? UF_EP_FREE : UF_EP_OPEN;
         return uf_ep_fault_fail(&ep->shape, h->fault_pe, &h->fault);
     }
     if (!rc)
@@ -190,18 +227,34 @@ int uf_ep_dispatch_finish(uf_ep *ep, uf_ep_handle *h, uf_ep_received *received)
     return UF_OK;
 }
 
+int uf_ep_dispatch_finish(uf_ep *ep, uf_ep_handle *h, uf_ep_received *received)
+{
+    const char *call = "uf_ep_dispatch_finish";
+    if (!ep || !h)
+        return uf_fail(UF_EINVAL, "%s: argument %s is NULL", call, !ep ? "ep" : "handle");
+    int rc = uf_ep_check(ep, call, h);
+    if (rc)
+        return rc;
+    /* Nothing is lost: the finish can be called again. */
+    uf_ep_fault fault = find_received_fault(received);
+    if (fault.kind)
+        return uf_ep_fault_fail(&ep->shape, ep->world->pe, &fault);
+    rc = check_state(ep, call, h,
+                     h->state == UF_EP_COUNTS || h->state == UF_EP_REFUSED || h->state == UF_EP_LEAVE ||
+                         h->state == UF_EP_LEAVE_REFUSED || h->state == UF_EP_ROWS);
+    return rc ? rc : finish(ep, h, received);
+}
+
 int uf_ep_dispatch(uf_ep *ep, const void *x, const int32_t *experts, const float *weights, int n_tokens, uf_ep_handle **handle,
                    uf_ep_received *received)
 {
     if (!ep || !handle)
         return uf_fail(UF_EINVAL, "uf_ep_dispatch: argument %s is NULL", !ep ? "ep" : "handle");
-    int rc = check_received(ep, "uf_ep_dispatch", received);
     uf_ep_send send = {.size = sizeof send, .x = x, .experts = experts, .weights = weights, .n_tokens = n_tokens};
     uf_ep_handle *h = NULL;
+    int rc = start(ep, &send, find_received_fault(received), &h);
     if (!rc)
-        rc = uf_ep_dispatch_start(ep, &send, &h);
-    if (!rc)
-        rc = uf_ep_dispatch_finish(ep, h, received);
+        rc = finish(ep, h, received);
     if (!rc)
         *handle = h;
     return rc;
@@ -209,57 +262,56 @@ int uf_ep_dispatch(uf_ep *ep, const void *x, const int32_t *experts, const float
 
 int uf_ep_dispatch_cached(uf_ep *ep, const void *x, uf_ep_handle *h, uf_ep_received *received)
 {
-    if (!ep || !h)
-        return uf_fail(UF_EINVAL, "uf_ep_dispatch_cached: argument %s is NULL", !ep ? "ep" : "handle");
-    int rc = check_received(ep, "uf_ep_dispatch_cached", received);
+    if (!ep)
+        return uf_fail(UF_EINVAL, "uf_ep_dispatch_cached: argument ep is NULL");
     uf_ep_send send = {.size = sizeof send, .x = x};
+    int rc = uf_ep_check(ep, "uf_ep_dispatch_cached", NULL);
     if (!rc)
-        rc = uf_ep_dispatch_start(ep, &send, &h);
-    return rc ? rc : uf_ep_dispatch_finish(ep, h, received);
+        rc = start_cached(ep, &send, find_received_fault(received), h);
+    return rc ? rc : finish(ep, h, received);
 }
 
 /* ---------------------------------------------------------------- combine */
 
-static int check_back(const uf_ep *ep, const uf_ep_back *b, const uf_ep_handle *h)
+static uf_ep_fault find_back_fault(const uf_ep *ep, const uf_ep_back *b, const uf_ep_handle *h)
 {
-    if (ep->options.type == UF_EP_BYTES)
-        return uf_fail(UF_EUNSUPPORTED,
-                       "uf_ep_combine on PE %d: rows of type UF_EP_BYTES cannot be added; create with UF_EP_BF16 or UF_EP_F32",
-                       ep->world->pe);
-    if ((!b->y && h->n_rows) || (!b->out && h->n_tokens))
-        return uf_fail(UF_EINVAL, "uf_ep_combine on PE %d: argument %s is NULL, but there are %d rows and %d tokens",
-                       ep->world->pe, !b->y && h->n_rows ? "y" : "out", h->n_rows, h->n_tokens);
+    uf_ep_fault fault = find_struct_fault(b, sizeof *b, UF_EP_ARG_BACK);
+    if (fault.kind)
+        return fault;
+    if (!b->y && h->n_rows)
+        return (uf_ep_fault){UF_EP_FAULT_NULL, -1, UF_EP_ARG_Y, h->n_rows};
+    if (!b->out && h->n_tokens)
+        return (uf_ep_fault){UF_EP_FAULT_NULL, -1, UF_EP_ARG_OUT, h->n_tokens};
     const void *const addresses[] = {b->y, b->out, b->bias[0], b->bias[1]};
-    static const char *const names[] = {"y", "out", "bias[0]", "bias[1]"};
     uintptr_t mask = ep->options.type == UF_EP_F32 ? 3 : 1;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (int i = 0; i < (int)(sizeof addresses / sizeof *addresses); i++)
         if ((uintptr_t)addresses[i] & mask)
-            return uf_fail(UF_EINVAL, "uf_ep_combine on PE %d: argument %s is not aligned to its elements", ep->world->pe,
-                           names[i]);
-    return UF_OK;
+            return (uf_ep_fault){UF_EP_FAULT_ALIGNMENT, -1, UF_EP_ARG_Y + i, 0};
+    return no_fault;
 }
 
 int uf_ep_combine_start(uf_ep *ep, const uf_ep_back *back, uf_ep_handle *h)
 {
-    const char *call = "uf_ep_combine_start";
-    if (!ep || !back || !h)
-        return uf_fail(UF_EINVAL, "%s: argument %s is NULL", call, !ep ? "ep" : !back ? "back" : "handle");
-    if (back->size < sizeof *back)
-        return uf_fail(UF_EINVAL, "%s on PE %d: back.size is %zu, but this library's uf_ep_back has %zu bytes", call,
-                       ep->world->pe, back->size, sizeof *back);
-    int rc = uf_ep_check(ep, call, h);
-    if (!rc)
-        rc = check_state(ep, call, h, h->state == UF_EP_OPEN);
-    if (!rc)
-        rc = check_back(ep, back, h);
+    if (!ep)
+        return uf_fail(UF_EINVAL, "uf_ep_combine_start: argument ep is NULL");
+    int rc = uf_ep_check(ep, "uf_ep_combine_start", NULL);
     if (rc)
         return rc;
-    h->give = *back;
+    if (ep->options.type == UF_EP_BYTES)
+        return uf_fail(UF_EUNSUPPORTED,
+                       "uf_ep_combine on PE %d: rows of type UF_EP_BYTES cannot be added; create with UF_EP_BF16 or UF_EP_F32",
+                       ep->world->pe);
+    uf_ep_fault unusable = uf_ep_handle_find(ep, h);
+    if (unusable.kind)
+        return uf_ep_refuse_call(ep, &unusable);
+    open_call(ep, h, find_back_fault(ep, back, h));
+    if (!h->own.kind)
+        h->give = *back;
     h->combine_id = ++ep->combines;
     if (h->repeats++ == 0)
-        return uf_ep_break(ep, uf_ep_back_send(ep, h));
+        return uf_ep_break(ep, h->own.kind ? uf_ep_back_refuse(ep, h) : uf_ep_back_send(ep, h));
     h->state = UF_EP_BACK_LEAVE;
-    return uf_ep_break(ep, uf_ep_give_leave(ep, h, true));
+    return uf_ep_break(ep, uf_ep_give_leave(ep, h));
 }
 
 int uf_ep_combine_finish(uf_ep *ep, uf_ep_handle *h)
@@ -269,18 +321,24 @@ int uf_ep_combine_finish(uf_ep *ep, uf_ep_handle *h)
         return uf_fail(UF_EINVAL, "%s: argument %s is NULL", call, !ep ? "ep" : "handle");
     int rc = uf_ep_check(ep, call, h);
     if (!rc)
-        rc = check_state(ep, call, h, h->state == UF_EP_BACK_LEAVE || h->state == UF_EP_BACK_ROWS);
+        rc = check_state(ep, call, h,
+                         h->state == UF_EP_BACK_LEAVE || h->state == UF_EP_BACK_REFUSED || h->state == UF_EP_BACK_ROWS);
     if (rc)
         return rc;
     rc = advance(ep, h, true);
-    if (!rc)
+    bool refused = !rc && h->state == UF_EP_BACK_REFUSED;
+    if (!rc && !refused)
         rc = uf_ep_back_wait(ep, h, true);
-    if (!rc)
+    if (!rc && !refused)
+        refused = heard_refusal(ep, h, UF_EP_BACK_REFUSED);
+    if (!rc && !refused)
         rc = uf_ep_back_reduce(ep, h);
     /* y is the caller's again. */
     if (!rc)
         rc = uf_ep_complete(ep);
     h->state = UF_EP_OPEN;
+    if (!rc && refused)
+        return uf_ep_fault_fail(&ep->shape, h->fault_pe, &h->fault);
     return uf_ep_break(ep, rc);
 }
 

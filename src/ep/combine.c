@@ -117,6 +117,15 @@ static int send_network(uf_ep *ep, const uf_ep_handle *h, unsigned char *gathere
     return uf_ep_put(ep, uf_ep_tag_at(ep, h->peer_slot[s], ep->me, h->tag_at[s]), stage, tag, kind, 1, s);
 }
 
+/* All are heard from, rows or not, so that all hear of a refusal. */
+static void expect_rows(uf_ep *ep, uf_ep_handle *h)
+{
+    uint64_t *expected = ep->expected_back + (size_t)h->slot * (size_t)ep->shape.n_pes;
+    for (int d = 0; d < ep->shape.n_pes; d++)
+        expected[d] += d != ep->me ? BOTH : 0;
+    h->state = UF_EP_BACK_ROWS;
+}
+
 int uf_ep_back_send(uf_ep *ep, uf_ep_handle *h)
 {
     int rc = uf_ep_stage(ep, &ep->stage_back_used);
@@ -125,19 +134,31 @@ int uf_ep_back_send(uf_ep *ep, uf_ep_handle *h)
     for (int pass = 0; pass < 2; pass++)
         for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
             int s = (ep->me + turn) % ep->shape.n_pes;
-            if (!h->rows_from[s] || !ep->peer[s] != (pass == 0))
+            if (!ep->peer[s] != (pass == 0))
                 continue;
-            rc = pass == 0 ? send_network(ep, h, gathered, s) : send_mapped(ep, h, s);
+            if (!h->rows_from[s])
+                rc = uf_ep_signal(ep, uf_ep_back_kind(h->peer_slot[s]), BOTH, s);
+            else
+                rc = pass == 0 ? send_network(ep, h, gathered, s) : send_mapped(ep, h, s);
             if (pass == 0 && ep->options.order == UF_EP_EXPERT_MAJOR)
                 gathered += (size_t)h->back_from[s] * ep->sizes.back_bytes;
         }
     /* My own rows are read where they are, unless they must be added first. */
     if (!rc && adds_here(ep) && h->rows_from[ep->me])
         rc = send_mapped(ep, h, ep->me);
-    uint64_t *expected = ep->expected_back + (size_t)h->slot * (size_t)ep->shape.n_pes;
-    for (int d = 0; d < ep->shape.n_pes; d++)
-        expected[d] += d != ep->me && h->rows_to[d] ? BOTH : 0;
-    h->state = UF_EP_BACK_ROWS;
+    expect_rows(ep, h);
+    return rc;
+}
+
+int uf_ep_back_refuse(uf_ep *ep, uf_ep_handle *h)
+{
+    int rc = uf_ep_refuse(ep, h);
+    for (int turn = 1; !rc && turn < ep->shape.n_pes; turn++) {
+        int s = (ep->me + turn) % ep->shape.n_pes;
+        rc = uf_signal(ep->ctx, uf_ep_word(ep, uf_ep_back_kind(h->peer_slot[s]), ep->me), UF_SIGNAL_ADD, BOTH, ep->world_pe[s],
+                       UF_STRONG);
+    }
+    expect_rows(ep, h);
     return rc;
 }
 
@@ -148,7 +169,6 @@ int uf_ep_back_wait(uf_ep *ep, uf_ep_handle *h, bool block)
                                      .what = "rows",
                                      .kind = uf_ep_back_kind(h->slot),
                                      .expected = ep->expected_back + (size_t)h->slot * (size_t)ep->shape.n_pes,
-                                     .rows = h->rows_to,
                                      .stats = 1,
                                      .number = h->combine_id},
                       block);

@@ -173,7 +173,8 @@ int uf_ep_create(uf_team *team, const uf_ep_options *options, uf_ep **out)
     if (!rc)
         rc = uf_malloc(w, ep->layout.total, 0, (void **)&ep->base);
     if (!rc)
-        rc = uf_signal_alloc(w, (size_t)(UF_EP_SLOTS + 2 * ep->sizes.n_handles) * (size_t)n_pes, UF_SIGNAL_DEFAULT, &ep->words);
+        rc = uf_signal_alloc(w, (size_t)(UF_EP_SLOTS + UF_EP_SLOT_WORDS * ep->sizes.n_handles) * (size_t)n_pes, UF_SIGNAL_DEFAULT,
+                             &ep->words);
     if (!rc && options->rounding == UF_EP_ROUND_PER_HOST)
         rc = uf_ep_find_hosts(team, options->node_size, ep->host);
     if (!rc) {

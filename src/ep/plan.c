@@ -55,6 +55,49 @@ int uf_ep_routing_find(const uf_ep_shape *shape, const int32_t *experts, int n_t
     return UF_OK;
 }
 
+enum { CALL_BITS = 24, KIND_BITS = 4, LANE_BITS = 4, VALUE_BITS = 32 };
+_Static_assert(CALL_BITS + KIND_BITS + LANE_BITS + VALUE_BITS == 64, "a fault is one word");
+_Static_assert(UF_EP_FAULT_HANDLE < 1 << KIND_BITS && UF_EP_ARG_RECEIVED < 1 << LANE_BITS, "kinds and arguments fit");
+
+uint64_t uf_ep_fault_pack(const uf_ep_fault *f, uint64_t call)
+{
+    return call << (64 - CALL_BITS) | (uint64_t)f->kind << (VALUE_BITS + LANE_BITS) |
+           (uint64_t)(f->lane & ((1 << LANE_BITS) - 1)) << VALUE_BITS | (uint32_t)f->value;
+}
+
+int uf_ep_fault_unpack(uint64_t word, uint64_t call, uf_ep_fault *fault)
+{
+    if (word >> (64 - CALL_BITS) != (call & ((1u << CALL_BITS) - 1)))
+        return 0;
+    *fault = (uf_ep_fault){.kind = (int32_t)(word >> (VALUE_BITS + LANE_BITS) & ((1 << KIND_BITS) - 1)),
+                           .token = -1,
+                           .lane = (int32_t)(word >> VALUE_BITS & ((1 << LANE_BITS) - 1)),
+                           .value = (int32_t)(uint32_t)word};
+    return fault->kind != UF_EP_FAULT_NONE;
+}
+
+static const char *argument_name(int32_t argument)
+{
+    static const char *const names[] = {"x", "experts", "scales", "y", "out", "bias[0]", "bias[1]", "send", "back", "received"};
+    return argument >= 0 && argument <= UF_EP_ARG_RECEIVED ? names[argument] : "an argument";
+}
+
+static int null_fail(int pe, const uf_ep_fault *fault)
+{
+    const char *name = argument_name(fault->lane);
+    if (fault->value == 0)
+        return uf_fail(UF_EINVAL, "PE %d: argument %s is NULL", pe, name);
+    return uf_fail(UF_EINVAL, "PE %d: %s is NULL, but there are %d %s", pe, name, fault->value,
+                   fault->lane == UF_EP_ARG_Y ? "rows to give back" : "tokens");
+}
+
+static int handle_fail(int pe, const uf_ep_fault *fault)
+{
+    static const char *const how[] = {"it is NULL", "it belongs to another uf_ep", "it is not open: it was freed",
+                                      "something else is started on it: finish that first"};
+    return uf_fail(UF_EINVAL, "PE %d: the handle cannot be used: %s", pe, how[fault->lane & UF_EP_HANDLE_BUSY]);
+}
+
 int uf_ep_fault_fail(const uf_ep_shape *shape, int pe, const uf_ep_fault *fault)
 {
     switch (fault->kind) {
@@ -69,11 +112,14 @@ int uf_ep_fault_fail(const uf_ep_shape *shape, int pe, const uf_ep_fault *fault)
         return uf_fail(UF_EINVAL, "PE %d: token %d, lane %d names expert %d a second time: a token may name an expert once", pe,
                        fault->token, fault->lane, fault->value);
     case UF_EP_FAULT_NULL:
-        return uf_fail(UF_EINVAL, "PE %d: %s is NULL, but there are %d tokens to dispatch", pe,
-                       fault->lane == 0   ? "x"
-                       : fault->lane == 1 ? "experts"
-                                          : "scales",
+        return null_fail(pe, fault);
+    case UF_EP_FAULT_ALIGNMENT:
+        return uf_fail(UF_EINVAL, "PE %d: %s is not aligned to its elements", pe, argument_name(fault->lane));
+    case UF_EP_FAULT_SIZE:
+        return uf_fail(UF_EINVAL, "PE %d: %s.size is %d, but this library's struct is larger", pe, argument_name(fault->lane),
                        fault->value);
+    case UF_EP_FAULT_HANDLE:
+        return handle_fail(pe, fault);
     case UF_EP_FAULT_GRADIENTS:
         return uf_fail(UF_EINVAL, "PE %d: send.gradients needs the handle of an earlier dispatch", pe);
     case UF_EP_FAULT_HANDLES:

@@ -18,15 +18,44 @@ typedef enum uf_ep_fault_kind {
     UF_EP_FAULT_TOKENS = 1,    /* value: the number of tokens */
     UF_EP_FAULT_RANGE = 2,     /* value: the expert number */
     UF_EP_FAULT_TWICE = 3,     /* value: the expert number; lane is the second one */
-    UF_EP_FAULT_NULL = 4,      /* value: the number of tokens; lane 0: x, 1: experts, 2: scales */
+    UF_EP_FAULT_NULL = 4,      /* lane: a uf_ep_argument; value: the tokens or rows that need it, 0 if it is always needed */
     UF_EP_FAULT_HANDLES = 5,   /* value: handles open. UF_EAGAIN */
     UF_EP_FAULT_GRADIENTS = 6, /* of a new dispatch */
+    UF_EP_FAULT_ALIGNMENT = 7, /* lane: a uf_ep_argument */
+    UF_EP_FAULT_SIZE = 8,      /* lane: a uf_ep_argument; value: its size field */
+    UF_EP_FAULT_HANDLE = 9,    /* lane: a uf_ep_handle_fault */
 } uf_ep_fault_kind;
+
+/* Arguments by number, as faults name them. */
+typedef enum uf_ep_argument {
+    UF_EP_ARG_X = 0,
+    UF_EP_ARG_EXPERTS,
+    UF_EP_ARG_SCALES,
+    UF_EP_ARG_Y,
+    UF_EP_ARG_OUT,
+    UF_EP_ARG_BIAS_0,
+    UF_EP_ARG_BIAS_1,
+    UF_EP_ARG_SEND,
+    UF_EP_ARG_BACK,
+    UF_EP_ARG_RECEIVED,
+} uf_ep_argument;
+
+typedef enum uf_ep_handle_fault {
+    UF_EP_HANDLE_NULL = 0,
+    UF_EP_HANDLE_FOREIGN,
+    UF_EP_HANDLE_FREED,
+    UF_EP_HANDLE_BUSY,
+} uf_ep_handle_fault;
 
 typedef struct uf_ep_fault {
     int32_t kind; /* uf_ep_fault_kind */
     int32_t token, lane, value;
 } uf_ep_fault;
+
+/* A fault of a call as one signal word: kind, lane and value, and the low 24 bits of the call's number, which is not 0. Token is not carried. */
+uint64_t uf_ep_fault_pack(const uf_ep_fault *fault, uint64_t call);
+/* Whether `word` is a fault of `call`; if so, which. */
+int uf_ep_fault_unpack(uint64_t word, uint64_t call, uf_ep_fault *fault);
 
 /* UF_EINVAL with the field and limit: PEs 1..1024, experts a positive multiple of PEs up to 2048, top_k 1..32 (and <= experts),
  * max_tokens >= 0, n_pes * max_tokens and top_k * max_tokens < 2^31. */

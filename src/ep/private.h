@@ -6,15 +6,20 @@
  *   notes[4]  one per step modulo 4. The sender's counts and the description of its rows are here, AND its receive slot is free.
  *   ready     for repeats without an exchange of counts: "what you are about to overwrite here has been read".
  *   data[H]   one per receive slot: the sender's rows of the current dispatch are here (2 each; one message adds 2, two add 1 each).
- *   back[H]   one per receive slot: the sender's rows of a combine are here, counted alike.
+ *   back[H]   one per receive slot: the sender's rows of a combine are here, counted alike; also of a sender that has none.
+ *   refusal[H][2]  one per receive slot and parity of the calls on its handle, set, not added to: the sender refuses this combine or cached dispatch of
+ *             its own, and why. Its strong `ready` or `back` comes behind. All PEs hear from all in these calls, so all refuse alike.
+ *   notice    set: the sender was given a handle that it can't use, so that it can't take part in a call; or it heard so from another.
  * Why no write can hit what is still in use:
  *   - Notes of step n+4 lie where those of step n lay. At most two steps have unread notes at a PE, so its notes of step n+2 say that it has
  *     read all notes n. A PE sends notes n+4 after it has read everybody's n+2. So four places are enough, and a word of each.
  *   - Rows of a dispatch go to the receiver's slot after the receiver's notes of this step, sent when that slot was free.
  *   - Rows of a combine go to the source's slot after the source's notes of that dispatch, sent when that slot was free, so its earlier
  *     combines are over. A second combine of one dispatch, and a cached dispatch, wait for `ready`.
- *   - Gradients may be larger than the rows before them, so that a PE's rows lie where another's lay. Then everybody completes its puts and
- *     gives leave to all, and waits for the leave of all.
+ *   - Gradients may be larger than the rows before them, so that a PE's rows lie where another's lay. Then everybody completes its puts before
+ *     it gives leave. Leave is given to all and waited for from all.
+ *   - No PE is two calls ahead on a handle, since each call on it hears from all: two words of refusal are enough. `ready` is strong after a first
+ *     refusal, so that no later one overtakes it.
  *   - `ready` counts calls, which come in the same order everywhere: a word that has reached n says that n calls were made.
  *   - A network may place the same bytes once more until the sender's own completion. Each PE completes its earlier puts (uf_flush)
  *     before it sends notes, and nobody writes to a slot's new use before everybody's notes are there.
@@ -68,13 +73,15 @@ typedef struct uf_ep_layout {
 /* Where a handle stands. The order of calls is the same on all PEs, so is the state between two calls. */
 typedef enum uf_ep_state {
     UF_EP_FREE = 0,
-    UF_EP_COUNTS,     /* a dispatch: notes are sent, those of others not yet read */
-    UF_EP_REFUSED,    /* a dispatch that some PE refused; its finish says so */
-    UF_EP_LEAVE,      /* a cached dispatch: waits until it may overwrite */
-    UF_EP_ROWS,       /* a dispatch: rows are sent, those of others awaited */
-    UF_EP_OPEN,       /* nothing started */
-    UF_EP_BACK_LEAVE, /* a repeated combine: waits until it may overwrite */
-    UF_EP_BACK_ROWS,  /* a combine: rows are sent, those of others awaited */
+    UF_EP_COUNTS,        /* a dispatch: notes are sent, those of others not yet read */
+    UF_EP_REFUSED,       /* a dispatch that some PE refused; its finish says so */
+    UF_EP_LEAVE,         /* a cached dispatch: waits until it may overwrite */
+    UF_EP_ROWS,          /* a dispatch: rows are sent, those of others awaited */
+    UF_EP_OPEN,          /* nothing started */
+    UF_EP_LEAVE_REFUSED, /* a cached dispatch that some PE refused before any row has moved; its finish says so */
+    UF_EP_BACK_REFUSED,  /* a repeated combine likewise */
+    UF_EP_BACK_LEAVE,    /* a repeated combine: waits until it may overwrite */
+    UF_EP_BACK_ROWS,     /* a combine: rows are sent, those of others awaited */
 } uf_ep_state;
 
 enum { UF_EP_NOTES_KEPT = 4, UF_EP_MOST_COUNTING = 2, UF_EP_MOST_REFUSED = 8, UF_EP_MOST_PARTS = 32 };
@@ -86,6 +93,9 @@ struct uf_ep_handle {
     uf_ep_fault fault; /* UF_EP_REFUSED: what, and whose */
     int fault_pe;
     uint64_t step;       /* of the dispatch */
+    uint64_t calls;      /* cached dispatches and combines on it */
+    uint64_t call;       /* the number of the last one among those of the uf_ep */
+    uf_ep_fault own;     /* what this PE refuses of it */
     uint64_t repeats;    /* combines since the last (cached) dispatch */
     size_t row_bytes;    /* of the rows in the slots */
     bool resized;        /* a cached dispatch whose rows are larger or smaller: places of different PEs overlap */
@@ -128,6 +138,10 @@ struct uf_ep {
     int me, n_network;
     int broken;                                               /* the first error after which the PEs may be out of step */
     uint64_t step, combines;                                  /* dispatches that exchanged notes; combines */
+    uint64_t calls;                                           /* starts of all kinds, those of unusable handles included */
+    uint64_t refused_calls;                                   /* bit i: this PE could not use the handle of call `calls` - i */
+    uint64_t streak;                                          /* how many such calls came last, one after another */
+    bool refuses;                                             /* this PE has refused something: `ready` is strong from now on */
     int *world_pe;                                            /* [n_pes] */
     int32_t *host;                                            /* [n_pes] UF_EP_ROUND_PER_HOST: a number per host */
     int32_t *everybody;                                       /* [n_pes] ones: whom all must hear from */
@@ -146,17 +160,24 @@ struct uf_ep {
     uf_ep_stats stats;
 };
 
-typedef enum uf_ep_word_kind { UF_EP_NOTES = 0, UF_EP_READY = UF_EP_NOTES_KEPT, UF_EP_SLOTS } uf_ep_word_kind;
+typedef enum uf_ep_word_kind { UF_EP_NOTES = 0, UF_EP_READY = UF_EP_NOTES_KEPT, UF_EP_NOTICE, UF_EP_SLOTS } uf_ep_word_kind;
+
+enum { UF_EP_SLOT_WORDS = 4 };
 
 /* The kinds of words of a receive slot. */
 static inline int uf_ep_data_kind(int slot)
 {
-    return UF_EP_SLOTS + 2 * slot;
+    return UF_EP_SLOTS + UF_EP_SLOT_WORDS * slot;
 }
 
 static inline int uf_ep_back_kind(int slot)
 {
-    return UF_EP_SLOTS + 2 * slot + 1;
+    return UF_EP_SLOTS + UF_EP_SLOT_WORDS * slot + 1;
+}
+
+static inline int uf_ep_refusal_kind(int slot, uint64_t call_on_handle)
+{
+    return UF_EP_SLOTS + UF_EP_SLOT_WORDS * slot + 2 + (int)(call_on_handle & 1);
 }
 
 /* The word of peer `from` (team number). */
@@ -228,10 +249,24 @@ typedef struct uf_ep_await {
 /* UF_ETIMEDOUT names call, phase, late PEs and progress; other errors are the world's. `block` false: UF_EAGAIN if something is missing. */
 int uf_ep_wait(uf_ep *ep, const uf_ep_await *await, bool block);
 
-/* For rows that are sent without an exchange of notes: says to those who will send to me that their place here is free; then, whether those I
- * will send to have said so. */
-int uf_ep_give_leave(uf_ep *ep, uf_ep_handle *handle, bool combine);
+/* For rows that are sent without an exchange of notes: says to all that their place here is free, and what this PE refuses; then, whether all
+ * have said so. */
+int uf_ep_give_leave(uf_ep *ep, const uf_ep_handle *handle);
 int uf_ep_wait_leave(uf_ep *ep, uf_ep_handle *handle, bool combine, bool block);
+
+/* refuse.c: wrong arguments of a combine or a cached dispatch, and handles that can't be used. */
+/* What is wrong with a handle for a new call on it, or UF_EP_FAULT_NONE. */
+uf_ep_fault uf_ep_handle_find(const uf_ep *ep, const uf_ep_handle *handle);
+/* This PE cannot take part in the call that it is asked to start: tells all, and returns the refusal. */
+int uf_ep_refuse_call(uf_ep *ep, const uf_ep_fault *fault);
+/* Counts a start that this PE takes part in. */
+void uf_ep_count_call(uf_ep *ep);
+/* Tells all that this PE refuses the call on the handle (handle->own), before the strong signal that they wait for. */
+int uf_ep_refuse(uf_ep *ep, const uf_ep_handle *handle);
+/* Once all have been heard: whether some PE refuses the call; *pe (team number) the first of them. */
+bool uf_ep_refused(const uf_ep *ep, const uf_ep_handle *handle, int *pe, uf_ep_fault *fault);
+/* In a wait: fails if a PE that is waited for cannot take part, and tells all. UF_OK: nothing of that kind. */
+int uf_ep_check_notices(uf_ep *ep);
 
 /* ADD `value` to my word of `kind` on team PE `pe`. */
 int uf_ep_signal(uf_ep *ep, int kind, uint64_t value, int pe);
@@ -273,6 +308,8 @@ uint64_t uf_ep_checksum(const void *row, size_t bytes, const void *scales, size_
 
 /* combine.c: the steps of a combine. */
 int uf_ep_back_send(uf_ep *ep, uf_ep_handle *h);
+/* The same for a PE that refuses: no rows, but all hear of it. */
+int uf_ep_back_refuse(uf_ep *ep, uf_ep_handle *h);
 int uf_ep_back_wait(uf_ep *ep, uf_ep_handle *h, bool block);
 int uf_ep_back_reduce(uf_ep *ep, const uf_ep_handle *h);
 

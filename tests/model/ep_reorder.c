@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_PES = 4, STEPS = 40, STEP_NS = 1000 };
+enum { MOST_PES = 4, STEPS = 50, STEP_NS = 1000 };
 
 static uint64_t seeds = 12, first_seed = 1;
 

@@ -265,6 +265,24 @@ int ep_case_combine(ep_pe *pe, const ep_case *c, uf_ep *ep, uf_ep_handle *handle
     return !pe->failed;
 }
 
+/* ---------------------------------------------------------------- mistakes */
+
+/* PE `wrong` makes a mistake in a combine or a cached dispatch: all must say so, and stay in step. */
+static void mistake(ep_pe *pe, const ep_case *c, uf_ep *ep, uf_ep_handle *handle, int combine, int wrong, const char *name)
+{
+    unsigned char *out = take((size_t)c->tokens[pe->pe], c->row_bytes);
+    uf_ep_back back = {.size = pe->pe == wrong ? 1 : sizeof back, .y = c->y[pe->pe], .out = out};
+    uf_ep_received r = {.size = pe->pe == wrong ? 1 : sizeof r};
+    char says[64];
+    snprintf(says, sizeof says, "PE %d: %s.size is 1", wrong, combine ? "back" : "received");
+    int rc = combine ? uf_ep_combine_start(ep, &back, handle) : uf_ep_dispatch_cached(ep, c->x[pe->pe], handle, &r);
+    if (combine && ep_pe_ok(pe, rc, name))
+        rc = uf_ep_combine_finish(ep, handle);
+    if (rc != UF_EINVAL || !strstr(uf_error_message(), says))
+        ep_pe_fail(pe, "%s: %s: \"%s\" should say \"%s\"", name, uf_error_name(rc), uf_error_message(), says);
+    free(out);
+}
+
 /* ---------------------------------------------------------------- many steps */
 
 ep_churn *ep_churn_make(int n_pes, uint64_t seed)
@@ -294,7 +312,7 @@ void ep_case_churn(ep_pe *pe, const ep_churn *churn, int steps, uint64_t seed)
     if (!ep_case_create(pe, churn->cases[0], EP_CHURN_HANDLES, &ep))
         return;
     for (int i = 0; i < steps && !pe->failed; i++) {
-        uint32_t at = next(&r, EP_CHURN_HANDLES), what = next(&r, 5), which = next(&r, EP_CHURN_CASES);
+        uint32_t at = next(&r, EP_CHURN_HANDLES), what = next(&r, 7), which = next(&r, EP_CHURN_CASES);
         char name[64];
         snprintf(name, sizeof name, "step %d, handle %u, action %u", i, at, what);
         if (!open[at]) {
@@ -305,8 +323,10 @@ void ep_case_churn(ep_pe *pe, const ep_churn *churn, int steps, uint64_t seed)
             open[at] = NULL;
         } else if (what == 1) {
             ep_case_replay(pe, of[at], ep, open[at], name);
-        } else {
+        } else if (what < 5) {
             ep_case_combine(pe, of[at], ep, open[at], name);
+        } else {
+            mistake(pe, of[at], ep, open[at], what == 5, (int)which % pe->n_pes, name);
         }
     }
     int rc = uf_ep_destroy(ep);

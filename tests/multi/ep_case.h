@@ -49,7 +49,7 @@ int ep_case_combine(ep_pe *pe, const ep_case *c, uf_ep *ep, uf_ep_handle *handle
 ep_case *ep_case_again(const ep_case *c, uint64_t seed);
 
 /* Cases of one shape of communication and many routings, and a walk through them in an order that a seed gives, the same on all PEs: up to three
- * handles are open, some are never combined, some replayed. */
+ * handles are open, some are never combined, some replayed, some refused for a mistake of one PE. */
 enum { EP_CHURN_CASES = 12, EP_CHURN_HANDLES = 3 };
 typedef struct ep_churn {
     ep_case *cases[EP_CHURN_CASES];

@@ -130,7 +130,7 @@ static void body_of_wrong_calls(ep_pe *pe)
     if (pe->failed || !ep_pe_ok(pe, uf_ep_dispatch(ep, x, experts, NULL, 1, &h, &r), "dispatch"))
         return;
     refused(pe, uf_ep_combine(ep, r.n_rows ? NULL : y, NULL, h, r.n_rows ? out : NULL, NULL), UF_EINVAL,
-            r.n_rows ? "y is NULL" : "out is NULL");
+            "PE 0: y is NULL, but there are 4 rows");
     refused(pe, uf_ep_combine(ep, y, NULL, h, (char *)out + 1, NULL), UF_EINVAL, "out is not aligned");
     refused(pe, uf_ep_dispatch_cached(ep, NULL, h, &r), UF_EINVAL, "x is NULL");
     ep_pe_ok(pe, uf_ep_combine(ep, y, NULL, h, out, NULL), "combine");
@@ -144,6 +144,122 @@ static void wrong_arguments_are_refused_by_name(void **state)
 {
     (void)state;
     assert_int_equal(ep_pes_run(PES, fabric, 0, body_of_wrong_calls, NULL), 0);
+}
+
+/* ---------------------------------------------------------------- mistakes of one PE */
+
+enum { ALONE = 2 };
+
+/* Everybody calls, PE ALONE with something wrong; some PEs have no row for it, nor it for them. */
+typedef struct lone {
+    uf_ep *ep;
+    uf_ep_handle *h;
+    uf_ep_received r;
+    uint16_t x[HIDDEN], y[PES * TOKENS][HIDDEN], out[HIDDEN];
+} lone;
+
+static int lone_make(ep_pe *pe, lone *l)
+{
+    /* Tokens of PEs 0 and 1 go to 0 and 1, those of 2 and 3 to 2 and 3. */
+    int32_t experts[K] = {pe->pe / 2 * 4, pe->pe / 2 * 4 + 3, -1};
+    *l = (lone){.r = {.size = sizeof l->r}};
+    for (int i = 0; i < HIDDEN; i++)
+        l->x[i] = (uint16_t)(0x3f80 + pe->pe);
+    return create(pe, &l->ep) && ep_pe_ok(pe, uf_ep_dispatch(l->ep, l->x, experts, NULL, 1, &l->h, &l->r), "dispatch");
+}
+
+/* What comes back of a token that went to two PEs is twice the token. */
+static void lone_goes_on(ep_pe *pe, lone *l)
+{
+    if (pe->failed || !ep_pe_ok(pe, uf_ep_dispatch_cached(l->ep, l->x, l->h, &l->r), "cached dispatch after a refusal") ||
+        !ep_pe_ok(pe, uf_ep_combine(l->ep, l->r.x, NULL, l->h, l->out, NULL), "combine after a refusal"))
+        return;
+    if (l->out[0] != l->x[0] + 0x80)
+        ep_pe_fail(pe, "token 0x%x came back as 0x%x", l->x[0], l->out[0]);
+}
+
+static void body_of_lone_arguments(ep_pe *pe)
+{
+    static lone all[PES];
+    lone *l = &all[pe->pe];
+    int mistaken = pe->pe == ALONE;
+    uf_ep_received unsized = {0};
+    uf_ep_back odd = {.size = sizeof odd, .y = l->y, .out = l->out, .bias = {NULL, mistaken ? (char *)l->x + 1 : NULL}};
+    uf_ep_back small = {.size = mistaken ? 8 : sizeof small, .y = l->y, .out = l->out};
+    if (!lone_make(pe, l))
+        return;
+    /* The first combine of a handle, where rows of the others are already on their way; then repeated ones. */
+    for (int round = 0; round < 3 && !pe->failed; round++)
+        refused(pe, uf_ep_combine(l->ep, mistaken ? NULL : l->y, NULL, l->h, l->out, NULL), UF_EINVAL,
+                "PE 2: y is NULL, but there are 2 rows");
+    refused(pe, uf_ep_combine(l->ep, l->y, NULL, l->h, mistaken ? NULL : l->out, NULL), UF_EINVAL,
+            "PE 2: out is NULL, but there are 1 tokens");
+    lone_goes_on(pe, l);
+    refused(pe, uf_ep_dispatch_cached(l->ep, mistaken ? NULL : l->x, l->h, &l->r), UF_EINVAL,
+            "PE 2: x is NULL, but there are 1 tokens");
+    refused(pe, uf_ep_dispatch_cached(l->ep, l->x, l->h, mistaken ? &unsized : &l->r), UF_EINVAL, "PE 2: received.size is 0");
+    lone_goes_on(pe, l);
+    if (!pe->failed && ep_pe_ok(pe, uf_ep_combine_start(l->ep, &odd, l->h), "start"))
+        refused(pe, uf_ep_combine_finish(l->ep, l->h), UF_EINVAL, "PE 2: bias[1] is not aligned");
+    if (!pe->failed && ep_pe_ok(pe, uf_ep_combine_start(l->ep, &small, l->h), "start")) {
+        int done = 0;
+        while (!pe->failed && !done)
+            ep_pe_ok(pe, uf_ep_test(l->ep, l->h, &done), "test");
+        refused(pe, uf_ep_combine_finish(l->ep, l->h), UF_EINVAL, "PE 2: back.size is 8");
+    }
+    if (!pe->failed &&
+        ep_pe_ok(pe, uf_ep_dispatch_start(l->ep, mistaken ? NULL : &(uf_ep_send){.size = sizeof(uf_ep_send), .x = l->x}, &l->h),
+                 "start"))
+        refused(pe, uf_ep_dispatch_finish(l->ep, l->h, &l->r), UF_EINVAL, "PE 2: argument send is NULL");
+    lone_goes_on(pe, l);
+    uf_ep_destroy(l->ep);
+}
+
+static void a_wrong_argument_of_one_pe_is_refused_by_all_and_all_go_on(void **state)
+{
+    (void)state;
+    assert_int_equal(ep_pes_run(PES, fabric, 0, body_of_lone_arguments, NULL), 0);
+}
+
+/* Handles that PE ALONE can't use: in a combine, a cached dispatch, and two calls in a row. The timeout is such that a PE left waiting would
+ * end the test with another error. */
+static void body_of_lone_handles(ep_pe *pe)
+{
+    static lone all[PES];
+    lone *l = &all[pe->pe];
+    int kind = *(const int *)pe->arg, mistaken = pe->pe == ALONE;
+    static const char *const says[] = {"PE 2: the handle cannot be used: it is NULL",
+                                       "PE 2: the handle cannot be used: it is not open"};
+    uf_ep_handle *used = l->h;
+    if (!lone_make(pe, l))
+        return;
+    used = l->h;
+    if (mistaken && kind == 1)
+        uf_ep_handle_free(l->h);
+    if (mistaken && kind != 1)
+        used = NULL;
+    /* A mistake that all make first is refused by each for itself. */
+    if (kind == 2)
+        refused(pe, uf_ep_combine(l->ep, l->y, NULL, NULL, l->out, NULL), UF_EINVAL, "it is NULL");
+    if (kind == 2 && mistaken)
+        refused(pe, uf_ep_combine(l->ep, l->y, NULL, NULL, l->out, NULL), UF_EINVAL, "it is NULL");
+    if (kind == 1)
+        refused(pe, uf_ep_dispatch_cached(l->ep, l->x, used, &l->r), UF_EINVAL, says[1]);
+    else
+        refused(pe, uf_ep_combine(l->ep, l->y, NULL, used, l->out, NULL), UF_EINVAL, says[0]);
+    /* PEs are out of step now: whoever goes on is told the same, or that it was told. */
+    int32_t experts[K] = {0, 3, 6};
+    uf_ep_handle *next = NULL;
+    refused(pe, uf_ep_dispatch(l->ep, l->x, experts, NULL, 1, &next, &l->r), UF_EINVAL,
+            mistaken ? says[kind == 1] : "an earlier dispatch or combine failed");
+    uf_ep_destroy(l->ep);
+}
+
+static void a_handle_that_one_pe_cannot_use_ends_the_call_on_all(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++)
+        assert_int_equal(ep_pes_run(PES, fabric, 0, body_of_lone_handles, &kind), 0);
 }
 
 static void body_of_opaque_rows(ep_pe *pe)
@@ -350,6 +466,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(wrong_routings_are_refused_on_all_pes_alike),
         cmocka_unit_test(too_many_open_handles_are_refused_with_the_pe),
         cmocka_unit_test(wrong_arguments_are_refused_by_name),
+        cmocka_unit_test(a_wrong_argument_of_one_pe_is_refused_by_all_and_all_go_on),
+        cmocka_unit_test(a_handle_that_one_pe_cannot_use_ends_the_call_on_all),
         cmocka_unit_test(opaque_rows_cannot_be_combined),
         cmocka_unit_test(options_are_refused_by_field_and_limit_on_all_pes),
         cmocka_unit_test(disjoint_teams_work_at_once),
