@@ -10,7 +10,7 @@ if(UNFENCE_WITH_OFI)
   set(requires_private libfabric)
 endif()
 
-install(TARGETS unfence unfence_static EXPORT unfence
+install(TARGETS unfence unfence_static unfence_nvshmem EXPORT unfence
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET unfence_tool)
@@ -19,6 +19,8 @@ endif()
 install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY include/unfence DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
+# NVSHMEM's names, in a folder that only programs written for it name (-I).
+install(DIRECTORY compat/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/compat FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
 # What kernels of command queues share with the library lies beside the header that includes it.
 install(FILES src/engine/command.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/engine)
 install(FILES src/base/shared.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/unfence/base)

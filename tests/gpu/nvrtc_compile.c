@@ -64,13 +64,30 @@ static const char *const queue_kernel =
     "    *result = rc + (int)old;\n"
     "}\n";
 
+/* NVSHMEM's names, as a kernel of a ring or of an expert layer has them. uf_module_init looks the module's state up by its name. */
+static const char *const nvshmem_kernel =
+    "#include \"nvshmem.h\"\n"
+    "#include \"nvshmemx.h\"\n"
+    "extern \"C\" __global__ void user(int *dst, int *src, unsigned long n, uint64_t *sig, int *result)\n"
+    "{\n"
+    "    int pe = (nvshmem_my_pe() + 1) % nvshmem_n_pes();\n"
+    "    nvshmemx_int_put_signal_nbi_block(dst, src, n, sig, 1, NVSHMEM_SIGNAL_ADD, pe);\n"
+    "    if (threadIdx.x == 0) {\n"
+    "        nvshmem_signal_wait_until(sig, NVSHMEM_CMP_GE, 1);\n"
+    "        nvshmem_int_p(dst + n, pe, pe);\n"
+    "        nvshmem_quiet();\n"
+    "        *result = nvshmem_int_atomic_fetch_add(dst, 1, pe) + nvshmem_team_n_pes(NVSHMEM_TEAM_WORLD);\n"
+    "    }\n"
+    "    nvshmemx_barrier_all_block();\n"
+    "}\n";
+
 static void compile(const char *source, const char *arch, const char *define)
 {
-    const char *options[] = {arch, "-I" INCLUDE_FOLDER, "-I" SOURCE_FOLDER, define};
+    const char *options[] = {arch, "-I" INCLUDE_FOLDER, "-I" SOURCE_FOLDER, "-I" COMPAT_FOLDER, define};
     nvrtcProgram program;
     size_t size = 0;
     assert_int_equal(nvrtcCreateProgram(&program, source, "user.cu", 0, NULL, NULL), NVRTC_SUCCESS);
-    nvrtcResult result = nvrtcCompileProgram(program, define ? 4 : 3, options);
+    nvrtcResult result = nvrtcCompileProgram(program, define ? 5 : 4, options);
     assert_int_equal(nvrtcGetProgramLogSize(program, &size), NVRTC_SUCCESS);
     char *log = malloc(size + 1);
     assert_non_null(log);
@@ -100,6 +117,14 @@ static void kernel_of_command_queues_compiles_for_each_architecture(void **state
     compile(queue_kernel, "--gpu-architecture=sm_100", "-DUFD_CHECK");
 }
 
+static void kernel_of_nvshmem_names_compiles_for_each_architecture(void **state)
+{
+    (void)state;
+    compile(nvshmem_kernel, "--gpu-architecture=sm_80", NULL);
+    compile(nvshmem_kernel, "--gpu-architecture=sm_90", NULL);
+    compile(nvshmem_kernel, "--gpu-architecture=sm_100", NULL);
+}
+
 static void checked_kernel_compiles(void **state)
 {
     (void)state;
@@ -111,6 +136,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_kernel_compiles_for_each_architecture),
         cmocka_unit_test(kernel_of_command_queues_compiles_for_each_architecture),
+        cmocka_unit_test(kernel_of_nvshmem_names_compiles_for_each_architecture),
         cmocka_unit_test(checked_kernel_compiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

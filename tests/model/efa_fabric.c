@@ -1029,7 +1029,7 @@ static void what_cannot_be_opened_is_refused_with_its_reason(void **state)
     uf_fabric *f = NULL;
     uf_fabric_params p = {.settings = &settings, .pe = 1, .n_pes = 2, .provider = "model", .tx_depth = 16};
     assert_int_equal(uf_fabric_efa.open(&p, &f), UF_EUNSUPPORTED);
-    expect_words(uf_error_message(), (const char *[]){"PE 1", "PEs of one host", "unfence run", NULL});
+    expect_words(uf_error_message(), (const char *[]){"PE 1", "PEs of one host", "ofi:tcp", NULL});
     p.n_pes = 1;
     p.pe = 0;
     p.provider = "model-moon";
