@@ -423,6 +423,11 @@ size_t uf_engine_describe(uf_engine *e, uint32_t peer, char *text, size_t bytes)
     return n;
 }
 
+size_t uf_engine_bytes(const uf_order_config *config)
+{
+    return sizeof(uf_engine) + uf_order_bytes(config);
+}
+
 /* ---------------------------------------------------------------- creation */
 
 int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
@@ -451,7 +456,7 @@ int uf_engine_create(const uf_engine_params *params, uf_engine **engine)
             return rc;
         }
         uf_log(UF_LOG_DEBUG, e->pe, "ordering protocol: %zu KiB set aside, window %u, credits %u, messages %u a peer",
-               uf_order_bytes(&config) / 1024, config.window, config.credits, config.message_credits);
+               uf_engine_bytes(&config) / 1024, config.window, config.credits, config.message_credits);
         if (config.n_rails > 1)
             uf_log(UF_LOG_DEBUG, e->pe, "%u rails: puts from %llu bytes on are striped in parts of at least %llu", config.n_rails,
                    (unsigned long long)config.stripe_bytes, (unsigned long long)config.stripe_chunk);

@@ -44,6 +44,9 @@ typedef struct uf_engine_params {
     uint32_t local_pes;             /* PEs that share this host: decides how long a wait spins */
 } uf_engine_params;
 
+/* What an engine with this configuration allocates at creation, in bytes: itself and its order. What the allocator adds to each is its own. */
+size_t uf_engine_bytes(const uf_order_config *config);
+
 /* How large a fabric's queues should be, before there is one: fills n_rails, tx_depth, receives, remote_cqes and those liked by settings and n_pes. Pure. */
 void uf_engine_fabric_sizes(uf_fabric_params *params);
 /* This PE's limits, from its fabric and settings. UF_ENOMEM with the numbers if they are too small to work with, UF_EUNSUPPORTED if the
