@@ -97,13 +97,6 @@ UF_SHARED_FN int uf_compare_exchange64(uint64_t *p, uint64_t *expected, uint64_t
     return same;
 }
 
-UF_SHARED_FN uint32_t uf_fetch_add_release32(uint32_t *p, uint32_t v)
-{
-    uint32_t old;
-    asm volatile("atom.release.sys.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
-    return old;
-}
-
 /* The _here family orders threads of one processor among each other: all of this GPU, all of this host. For counters that no other
  * side looks at: at system scope a release waits for everything on its way over the bus. */
 UF_SHARED_FN uint32_t uf_load_acquire_here32(const uint32_t *p)
@@ -246,11 +239,6 @@ UF_SHARED_FN int uf_compare_exchange_here32(uint32_t *p, uint32_t *expected, uin
 UF_SHARED_FN int uf_compare_exchange_here64(uint64_t *p, uint64_t *expected, uint64_t wanted)
 {
     return __atomic_compare_exchange_n(p, expected, wanted, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
-
-UF_SHARED_FN uint32_t uf_fetch_add_release32(uint32_t *p, uint32_t v)
-{
-    return __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
 }
 
 /* A release, which costs nothing on x86 and lets a model that reads the register with acquire stand in for the device. */
